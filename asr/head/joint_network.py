@@ -1,4 +1,4 @@
-"""The joint network of transducers, its logits in training, and the loss with a CTC head beside it."""
+"""The joint network of transducers, and its logits in training."""
 
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
@@ -7,15 +7,13 @@ from typing import Annotated
 import torch
 from torch import Tensor, nn
 
-from asr.head.ctc import CTC
-from asr.interfaces import NO_TAPS, Encoded, JointNetwork, Predictor
+from asr.interfaces import Encoded, JointNetwork, Predictor
 from asr.kernels.dropout import Dropout
 from asr.lengths import padding_mask
-from asr.settings.rule import PROBABILITY, one_of
+from asr.settings.rule import one_of
 
 ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = MappingProxyType({"tanh": torch.tanh, "relu": torch.relu})
 JointActivation = Annotated[str, one_of(*ACTIVATIONS)]
-CTCWeight = Annotated[float, PROBABILITY]
 START_DURATION_LOGIT = 3.0  # logit of one frame; other durations have 0, so with five durations its probability is 0.83
 
 
@@ -94,37 +92,3 @@ def joint_logits(
     tokens = tokens[:, :num_tokens].masked_fill(padding_mask(token_lengths, num_tokens), 0)
     frames = joiner.of_frames(encoded.out[:, :num_frames])[:, :, None]  # (B, T', 1, J)
     return joiner(frames, joiner.of_tokens(predictor(tokens))[:, None]), tokens
-
-
-class WithCTC(nn.Module):
-    """A transducer with an optional CTC head beside it; a subclass has the joiner and computes its loss."""
-
-    taps = NO_TAPS
-    views = 1
-    kind: str  # name of the transducer's loss
-    ctc: CTC | None
-    ctc_weight: float
-
-    @property
-    def loss_names(self) -> tuple[str, ...]:
-        """Names of the two parts of the loss; empty without a CTC head."""
-        return (self.kind, "ctc") if self.ctc is not None else ()
-
-    @property
-    def frame_head(self) -> CTC | None:
-        """The CTC head; None if `ctc_weight` is 0."""
-        return self.ctc
-
-    def weighted(
-        self, transducer: Tensor, encoded: Encoded, tokens: Tensor, token_lengths: Tensor
-    ) -> dict[str, Tensor]:
-        """Return the weighted loss of each utterance and its two parts, (B,) each, given the transducer's loss."""
-        if self.ctc is None:
-            return {"loss": transducer}
-        ctc = self.ctc.losses(encoded, tokens, token_lengths)["loss"]
-        loss = (1 - self.ctc_weight) * transducer + self.ctc_weight * ctc
-        return {"loss": loss, self.kind: transducer, "ctc": ctc}
-
-    def min_frames(self, tokens: list[int]) -> int:
-        """Minimum number of frames for `tokens`: the minimum of the CTC head, or 1 without a CTC head."""
-        return 1 if self.ctc is None else self.ctc.min_frames(tokens)

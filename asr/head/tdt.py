@@ -4,11 +4,12 @@ from collections.abc import Callable
 from typing import Annotated
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from asr.head.ctc import CTC
-from asr.head.joint_network import CTCWeight, Joiner, JointActivation, WithCTC, joint_logits
-from asr.interfaces import Encoded, Predictor
+from asr.head.joint_network import Joiner, JointActivation, joint_logits
+from asr.head.transducer import CTCWeight
+from asr.interfaces import NO_TAPS, Encoded, Predictor
 from asr.kernels.tdt_loss import tdt_loss
 from asr.kernels.transducer_loss import transducer_loss
 from asr.lengths import Lengths
@@ -27,7 +28,7 @@ DURATIONS = Rule(
 )
 
 
-class TDT(WithCTC):
+class TDT(nn.Module):
     """Prediction network, joiner of tokens and durations, and a CTC head if `ctc_weight` is not 0.
 
     *Source*: Xu et al. 2023, arXiv:2304.06795; omega as in NVIDIA NeMo.
@@ -47,7 +48,8 @@ class TDT(WithCTC):
         predictor: makes the prediction network, given V.
     """
 
-    kind = "tdt"
+    taps = NO_TAPS
+    views = 1
 
     def __init__(
         self,
@@ -75,6 +77,16 @@ class TDT(WithCTC):
         self.sigma = sigma
         self.omega = omega
 
+    @property
+    def loss_names(self) -> tuple[str, ...]:
+        """Names of the two parts of the loss; empty without a CTC head."""
+        return ("tdt", "ctc") if self.ctc is not None else ()
+
+    @property
+    def frame_head(self) -> CTC | None:
+        """The CTC head; None if `ctc_weight` is 0."""
+        return self.ctc
+
     def losses(self, encoded: Encoded, tokens: Tensor, token_lengths: Tensor) -> dict[str, Tensor]:
         """Compute the weighted loss of each utterance and its two parts, (B,) each; arguments as in `CTC`.
 
@@ -86,7 +98,15 @@ class TDT(WithCTC):
         else:
             sigma = self.sigma if self.training else 0.0
             tdt = tdt_loss(logits, cut, encoded.lengths, token_lengths, self.durations, sigma)
-        return self.weighted(tdt, encoded, tokens, token_lengths)
+        if self.ctc is None:
+            return {"loss": tdt}
+        ctc = self.ctc.losses(encoded, tokens, token_lengths)["loss"]
+        loss = (1 - self.ctc_weight) * tdt + self.ctc_weight * ctc
+        return {"loss": loss, "tdt": tdt, "ctc": ctc}
+
+    def min_frames(self, tokens: list[int]) -> int:
+        """Minimum number of frames for `tokens`: the minimum of the CTC head, or 1 without a CTC head."""
+        return 1 if self.ctc is None else self.ctc.min_frames(tokens)
 
     def cells(self, frames: Lengths, tokens: Lengths) -> Lengths:
         """Number of elements of the joiner's largest tensor, over all frames and prefixes of the tokens."""

@@ -1,18 +1,21 @@
 """The transducer (RNN-T), which predicts the next token from a frame and the output of a prediction network."""
 
 from collections.abc import Callable
+from typing import Annotated
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from asr.head.ctc import CTC
-from asr.head.joint_network import CTCWeight, Joiner, JointActivation, WithCTC, joint_logits
-from asr.interfaces import Encoded, Predictor
+from asr.head.joint_network import Joiner, JointActivation, joint_logits
+from asr.interfaces import NO_TAPS, Encoded, Predictor
 from asr.kernels.transducer_loss import transducer_loss
 from asr.lengths import Lengths
-from asr.settings.rule import Dim, Probability
+from asr.settings.rule import PROBABILITY, Dim, Probability
+
+CTCWeight = Annotated[float, PROBABILITY]
 
 
-class Transducer(WithCTC):
+class Transducer(nn.Module):
     """Prediction network, joiner, and a CTC head if `ctc_weight` is not 0.
 
     *Source*: Graves 2012, arXiv:1211.3711; the joiner: Graves et al. 2013, arXiv:1303.5778, section 2.3.
@@ -28,7 +31,8 @@ class Transducer(WithCTC):
         predictor: makes the prediction network, given V.
     """
 
-    kind = "transducer"
+    taps = NO_TAPS
+    views = 1
 
     def __init__(
         self,
@@ -49,11 +53,29 @@ class Transducer(WithCTC):
         self.ctc = CTC(output_dim, num_blocks, vocab_size) if ctc_weight else None
         self.ctc_weight = ctc_weight
 
+    @property
+    def loss_names(self) -> tuple[str, ...]:
+        """Names of the two parts of the loss; empty without a CTC head."""
+        return ("transducer", "ctc") if self.ctc is not None else ()
+
+    @property
+    def frame_head(self) -> CTC | None:
+        """The CTC head; None if `ctc_weight` is 0."""
+        return self.ctc
+
     def losses(self, encoded: Encoded, tokens: Tensor, token_lengths: Tensor) -> dict[str, Tensor]:
         """Compute the weighted loss of each utterance and its two parts, (B,) each; arguments as in `CTC`."""
         logits, cut = joint_logits(self.joiner, self.predictor, encoded, tokens, token_lengths)
         transducer = transducer_loss(logits, cut, encoded.lengths, token_lengths)
-        return self.weighted(transducer, encoded, tokens, token_lengths)
+        if self.ctc is None:
+            return {"loss": transducer}
+        ctc = self.ctc.losses(encoded, tokens, token_lengths)["loss"]
+        loss = (1 - self.ctc_weight) * transducer + self.ctc_weight * ctc
+        return {"loss": loss, "transducer": transducer, "ctc": ctc}
+
+    def min_frames(self, tokens: list[int]) -> int:
+        """Minimum number of frames for `tokens`: the minimum of the CTC head, or 1 without a CTC head."""
+        return 1 if self.ctc is None else self.ctc.min_frames(tokens)
 
     def cells(self, frames: Lengths, tokens: Lengths) -> Lengths:
         """Number of elements of the joiner's largest tensor, over all frames and prefixes of the tokens."""

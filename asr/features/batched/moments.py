@@ -1,4 +1,4 @@
-"""Parts shared by normalisations of single utterances: moments over the valid frames of a padded batch."""
+"""Moments over the valid frames of a padded batch."""
 
 from torch import Tensor
 
@@ -13,19 +13,3 @@ def masked_std(centered: Tensor, valid: Tensor, min_std: float) -> Tensor:
     """Return the standard deviation over valid frames, (B, 1, F), at least `min_std`; `centered` has mean 0."""
     squares = centered.masked_fill(~valid[..., None], 0.0).square().sum(dim=1, keepdim=True)
     return (squares / valid.sum(dim=1).clamp(min=1)[:, None, None]).sqrt().clamp(min=min_std)
-
-
-class NothingLearnt:
-    """A normalisation by the statistics of the utterance itself, without statistics of the training set."""
-
-    framewise = False
-
-    def fit(self, features: object) -> None:
-        """Do nothing: there are no statistics of the training set."""
-
-    def files(self) -> dict[str, bytes]:
-        """Return no files."""
-        return {}
-
-    def load(self, files: dict[str, bytes]) -> None:
-        """Do nothing."""

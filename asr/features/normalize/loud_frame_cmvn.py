@@ -6,11 +6,11 @@ from typing import Annotated
 import torch
 from torch import Tensor, nn
 
-from asr.features.batched.moments import NothingLearnt, masked_mean, masked_std
+from asr.features.batched.moments import masked_mean, masked_std
 from asr.settings.rule import Eps, number
 
 
-class LoudFrameCMVN(NothingLearnt):
+class LoudFrameCMVN:
     """Shift and scale each bin to mean 0 and variance 1 over the loud frames.
 
     Like `per_utterance`, this removes the effects of loudness and channel, but pauses do not count: inserted or leading
@@ -22,6 +22,8 @@ class LoudFrameCMVN(NothingLearnt):
             frame that counts as loud.
         min_std: lower bound of the divisor, for constant bins.
     """
+
+    framewise = False
 
     def __init__(self, *, dynamic_range: Annotated[float, number(0, 100)], min_std: Eps) -> None:
         self.dynamic_range = dynamic_range
@@ -41,6 +43,16 @@ class LoudFrameCMVN(NothingLearnt):
     def batched(self) -> nn.Module:
         """The normalisation of a padded batch."""
         return BatchedLoudFrameCMVN(self)
+
+    def fit(self, features: object) -> None:
+        """Do nothing: there are no statistics of the training set."""
+
+    def files(self) -> dict[str, bytes]:
+        """Return no files."""
+        return {}
+
+    def load(self, files: dict[str, bytes]) -> None:
+        """Do nothing."""
 
 
 class BatchedLoudFrameCMVN(nn.Module):

@@ -3,11 +3,11 @@
 import torch
 from torch import Tensor, nn
 
-from asr.features.batched.moments import NothingLearnt, masked_mean, masked_std
+from asr.features.batched.moments import masked_mean, masked_std
 from asr.settings.rule import Eps
 
 
-class PerUtterance(NothingLearnt):
+class PerUtterance:
     """Shift and scale each bin to mean 0 and variance 1 over the utterance.
 
     This removes the effects of loudness and channel.
@@ -15,6 +15,8 @@ class PerUtterance(NothingLearnt):
     Args:
         min_std: lower bound of the divisor, for constant bins.
     """
+
+    framewise = False
 
     def __init__(self, *, min_std: Eps) -> None:
         self.min_std = min_std
@@ -31,6 +33,16 @@ class PerUtterance(NothingLearnt):
     def batched(self) -> nn.Module:
         """The normalisation of a padded batch."""
         return BatchedPerUtterance(self)
+
+    def fit(self, features: object) -> None:
+        """Do nothing: there are no statistics of the training set."""
+
+    def files(self) -> dict[str, bytes]:
+        """Return no files."""
+        return {}
+
+    def load(self, files: dict[str, bytes]) -> None:
+        """Do nothing."""
 
 
 class BatchedPerUtterance(nn.Module):

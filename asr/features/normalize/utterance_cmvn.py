@@ -3,11 +3,11 @@
 import torch
 from torch import Tensor, nn
 
-from asr.features.batched.moments import NothingLearnt, masked_mean
+from asr.features.batched.moments import masked_mean
 from asr.settings.rule import Eps
 
 
-class UtteranceCMVN(NothingLearnt):
+class UtteranceCMVN:
     """Subtract each bin's mean over the utterance, and divide by the bin's unbiased standard deviation plus `eps`.
 
     *Source*: NeMo's `normalize: per_feature`. The features of a single frame become zeros.
@@ -15,6 +15,8 @@ class UtteranceCMVN(NothingLearnt):
     Args:
         eps: added to the standard deviation.
     """
+
+    framewise = False
 
     def __init__(self, *, eps: Eps) -> None:
         self.eps = eps
@@ -32,6 +34,16 @@ class UtteranceCMVN(NothingLearnt):
     def batched(self) -> nn.Module:
         """The normalisation of a padded batch."""
         return BatchedUtteranceCMVN(self)
+
+    def fit(self, features: object) -> None:
+        """Do nothing: there are no statistics of the training set."""
+
+    def files(self) -> dict[str, bytes]:
+        """Return no files."""
+        return {}
+
+    def load(self, files: dict[str, bytes]) -> None:
+        """Do nothing."""
 
 
 class BatchedUtteranceCMVN(nn.Module):
