@@ -1,16 +1,20 @@
 """Beam search of a token-and-duration transducer, with shallow fusion."""
 
+from collections.abc import Callable
+from typing import Annotated, cast
+
 import torch
 from torch import Tensor
 
-from asr.decode.fusion.shallow_fusion import NEVER, ShallowFusion
-from asr.decode.predictions import BeamTransducer, PrefixReader
+from asr.decode.fusion.shallow_fusion import NEVER, Bonus, FusionMaker, ShallowFusion
+from asr.decode.predictions import PrefixReader
 from asr.decode.prefixes import Prefix
 from asr.decode.trails import Beams, Paths, add, score, timed_hypotheses
-from asr.interfaces import BLANK_ID, Hypothesis, JointNetwork, Span
+from asr.interfaces import BLANK_ID, DurationHead, Head, Hypothesis, Span, Tokenizer
+from asr.settings.rule import whole
 
 
-class TDTBeam(BeamTransducer):
+class TDTBeam:
     """Search for the tokens with the highest total score of all their paths, language model, lexicon and hotwords.
 
     Each prefix is stored at the frame that its durations lead to; frames are visited in order. Probabilities of paths
@@ -36,13 +40,35 @@ class TDTBeam(BeamTransducer):
         InputError: a setting is invalid, or a file cannot be used.
     """
 
+    streaming = None
     needs = ("duration_joiner",)
+    max_seconds = None
 
-    @property
-    def joiner(self) -> JointNetwork:
-        """The joint network of tokens and durations."""
-        joiner: JointNetwork = self.head.duration_joiner
-        return joiner
+    def __init__(
+        self,
+        head: Head,
+        tokenizer: Tokenizer,
+        normalize: Callable[[str], str],
+        *,
+        beam_size: Annotated[int, whole(1, 10_000)],
+        beam_threshold: Bonus,
+        tokens_per_frame: Annotated[int, whole(1, 10_000)],
+        max_symbols: Annotated[int, whole(1, 1_000)],
+        fusion: FusionMaker,
+    ) -> None:
+        self.head = cast(DurationHead, head)
+        self.beam_size = self.max_hypotheses = beam_size
+        self.beam_threshold = beam_threshold
+        self.tokens_per_frame = min(tokens_per_frame, tokenizer.vocab_size - 1)
+        self.max_symbols = max_symbols
+        self.fusion = fusion(tokenizer, normalize)
+        self.hotwords, self.tunable = self.fusion.hotwords, self.fusion.tunable
+        self.description = self.fusion.describe(f"beam search, {beam_size} hypotheses")
+
+    def evidence(self, encoder_out: Tensor, lengths: Tensor) -> list[Tensor]:
+        """Return the joiner's input from the frames of each utterance, (T', J)."""
+        rows = self.head.duration_joiner.of_frames(encoder_out)  # (B, T', J)
+        return [row[:length] for row, length in zip(rows, lengths.tolist(), strict=True)]
 
     @torch.inference_mode()
     def search(self, evidence: list[Tensor], **values: float) -> list[list[Hypothesis]]:
@@ -58,7 +84,7 @@ class _Search:
         self.settings = settings
         self.fusion = fusion
         self.gains = fusion.at_most()
-        self.joiner = settings.joiner
+        self.joiner = settings.head.duration_joiner
         self.durations = settings.head.durations
         self.empty = Prefix(None, BLANK_ID, fusion.start(), 0.0)
         self.reader = PrefixReader(settings.head.predictor, self.joiner, self.empty)

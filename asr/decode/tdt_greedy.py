@@ -1,13 +1,30 @@
 """Greedy decoding of a token-and-duration transducer in batches."""
 
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Annotated, Self, cast
+
 import torch
 from torch import Tensor
 
-from asr.decode.greedy_paths import Cursor, GreedyTransducer, TokenSteps, WrittenTokens
-from asr.interfaces import BLANK_ID, Hypothesis, JointNetwork, Span
+from asr.decode import greedy_paths
+from asr.decode.greedy_paths import Cursor, GreedyPath, TokenSteps, WrittenTokens
+from asr.interfaces import (
+    BLANK_ID,
+    NO_HOTWORDS,
+    DurationHead,
+    Head,
+    Hypothesis,
+    JointNetwork,
+    Predictor,
+    Span,
+    Tokenizer,
+    Tunable,
+)
+from asr.settings.rule import whole
 
 
-class TDTGreedy(GreedyTransducer):
+class TDTGreedy:
     """Repeatedly emit the most likely token and advance by the most likely duration, until the frames end.
 
     A token starts at the frame where it is emitted and lasts for its duration; its confidence is its probability.
@@ -24,22 +41,76 @@ class TDTGreedy(GreedyTransducer):
     """
 
     needs = ("duration_joiner",)
+    max_seconds = None
+    max_hypotheses = 1
+    hotwords = NO_HOTWORDS
+    tunable: Mapping[str, Tunable] = MappingProxyType({})
     description = "greedy: the most likely token and duration"
 
+    def __init__(
+        self,
+        head: Head,
+        tokenizer: Tokenizer,
+        normalize: Callable[[str], str],
+        *,
+        max_symbols: Annotated[int, whole(1, 1_000)],
+    ) -> None:
+        self.head = cast(DurationHead, head)
+        self.max_symbols = max_symbols
+
+    def evidence(self, encoder_out: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the joiner's input from the frames, (B, T', J), and the lengths."""
+        return self.head.duration_joiner.of_frames(encoder_out), lengths
+
+    @torch.inference_mode()
+    def search(self, evidence: tuple[Tensor, Tensor]) -> list[list[Hypothesis]]:
+        """Return one hypothesis per utterance, scored by its path."""
+        frames, lengths = evidence
+        start = greedy_paths.begin(*self._parts, len(lengths))
+        written, cursor = self._walk(frames, lengths, start)
+        hypotheses = []
+        for row, score, length in zip(written, cursor.scores.tolist(), lengths.tolist(), strict=True):
+            inside = [Span(start, min(end, length)) for start, end in row.frames]
+            hypotheses.append([Hypothesis(row.tokens, score, inside, row.confidences, has_ends=True)])
+        return hypotheses
+
     @property
-    def joiner(self) -> JointNetwork:
-        """The joint network of tokens and durations."""
-        joiner: JointNetwork = self.head.duration_joiner
-        return joiner
+    def streaming(self) -> Self:
+        """Return this decoder, because the search continues from chunk to chunk."""
+        return self
 
-    def finished(self, hypothesis: Hypothesis, num_frames: int | None = None) -> Hypothesis:
-        """End the last token with the utterance; its duration may be longer."""
-        frames = hypothesis.frames or []
-        if num_frames is not None:
-            frames = [Span(start, min(end, num_frames)) for start, end in frames]
-        return hypothesis._replace(frames=frames, has_ends=True)
+    @torch.inference_mode()
+    def initial_state(self) -> GreedyPath:
+        """Begin a stream."""
+        return greedy_paths.begin_stream(*self._parts)
 
-    def walk(self, frames: Tensor, lengths: Tensor, cursor: Cursor) -> tuple[list[WrittenTokens], Cursor]:
+    @torch.inference_mode()
+    def step(
+        self, encoder_out: Tensor, lengths: Tensor, states: Sequence[GreedyPath]
+    ) -> tuple[list[list[Hypothesis]], list[GreedyPath]]:
+        """Continue streams with encoder_out (B, T', D), lengths (B,); all tokens are final immediately."""
+        frames, _ = self.evidence(encoder_out, lengths)
+        written, cursor = self._walk(frames, lengths, greedy_paths.together(states))
+        new = greedy_paths.continued(states, lengths, written, cursor)
+        return [[self._hypothesis(state)] for state in new], new
+
+    decide = staticmethod(greedy_paths.decide)
+    forget = staticmethod(greedy_paths.forget)
+
+    @classmethod
+    def settle(cls, state: GreedyPath) -> tuple[Hypothesis, GreedyPath]:
+        """Make all tokens final; the new state continues after them."""
+        return cls._hypothesis(state), greedy_paths.settled(state)
+
+    @property
+    def _parts(self) -> tuple[Predictor, JointNetwork]:
+        return self.head.predictor, self.head.duration_joiner
+
+    @staticmethod
+    def _hypothesis(state: GreedyPath) -> Hypothesis:
+        return greedy_paths.hypothesis(state)._replace(has_ends=True)
+
+    def _walk(self, frames: Tensor, lengths: Tensor, cursor: Cursor) -> tuple[list[WrittenTokens], Cursor]:
         """Emit tokens from frames (B, T', J); each pass of the outer loop emits at most one token per utterance."""
         steps = TokenSteps(len(lengths))
         number = cursor.frames  # current frame of each utterance
@@ -61,7 +132,7 @@ class TDTGreedy(GreedyTransducer):
             steps.add(token, number, number + duration.clamp(min=1), log_prob)
             symbols = torch.where((token != BLANK_ID) & (duration == 0), symbols + 1, 0)
             number = number + duration
-            cursor = self.read(cursor, token)
+            cursor = greedy_paths.read(*self._parts, cursor, token)
         return steps.written(), cursor._replace(frames=number - lengths, scores=scores)
 
     def _arc(
@@ -81,7 +152,7 @@ class TDTGreedy(GreedyTransducer):
         durations = torch.tensor(self.head.durations, device=frames.device)
         rows = torch.arange(len(frames), device=frames.device)
         here = frames[rows, number.clamp(max=frames.shape[1] - 1)]
-        logits = self.joiner(here, before)
+        logits = self.head.duration_joiner(here, before)
         logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
         token_logits, duration_logits = logits.split([logits.shape[1] - len(durations), len(durations)], dim=1)
         token_log_probs, duration_log_probs = token_logits.log_softmax(dim=1), duration_logits.log_softmax(dim=1)

@@ -1,16 +1,20 @@
 """Beam search of a transducer, with shallow fusion."""
 
+from collections.abc import Callable
+from typing import Annotated, cast
+
 import torch
 from torch import Tensor
 
-from asr.decode.fusion.shallow_fusion import NEVER, ShallowFusion
-from asr.decode.predictions import BeamTransducer, PrefixReader
+from asr.decode.fusion.shallow_fusion import NEVER, Bonus, FusionMaker, ShallowFusion
+from asr.decode.predictions import PrefixReader
 from asr.decode.prefixes import Prefix
 from asr.decode.trails import Beams, Paths, add, score, timed_hypotheses
-from asr.interfaces import BLANK_ID, Hypothesis, JointNetwork, Span
+from asr.interfaces import BLANK_ID, Head, Hypothesis, Span, Tokenizer, TransducerHead
+from asr.settings.rule import whole
 
 
-class TransducerBeam(BeamTransducer):
+class TransducerBeam:
     """Search for the tokens with the highest total score of all their paths, language model, lexicon and hotwords.
 
     *Source*: Saon et al. 2020, "Alignment-length synchronous decoding for RNN transducer", section 2.2:
@@ -31,13 +35,35 @@ class TransducerBeam(BeamTransducer):
         InputError: a setting is invalid, or a file cannot be used.
     """
 
+    streaming = None
     needs = ("joiner",)
+    max_seconds = None
 
-    @property
-    def joiner(self) -> JointNetwork:
-        """The joint network of tokens."""
-        joiner: JointNetwork = self.head.joiner
-        return joiner
+    def __init__(
+        self,
+        head: Head,
+        tokenizer: Tokenizer,
+        normalize: Callable[[str], str],
+        *,
+        beam_size: Annotated[int, whole(1, 10_000)],
+        beam_threshold: Bonus,
+        tokens_per_frame: Annotated[int, whole(1, 10_000)],
+        max_symbols: Annotated[int, whole(1, 1_000)],
+        fusion: FusionMaker,
+    ) -> None:
+        self.head = cast(TransducerHead, head)
+        self.beam_size = self.max_hypotheses = beam_size
+        self.beam_threshold = beam_threshold
+        self.tokens_per_frame = min(tokens_per_frame, tokenizer.vocab_size)
+        self.max_symbols = max_symbols
+        self.fusion = fusion(tokenizer, normalize)
+        self.hotwords, self.tunable = self.fusion.hotwords, self.fusion.tunable
+        self.description = self.fusion.describe(f"beam search, {beam_size} hypotheses")
+
+    def evidence(self, encoder_out: Tensor, lengths: Tensor) -> list[Tensor]:
+        """Return the joiner's input from the frames of each utterance, (T', J)."""
+        rows = self.head.joiner.of_frames(encoder_out)  # (B, T', J)
+        return [row[:length] for row, length in zip(rows, lengths.tolist(), strict=True)]
 
     @torch.inference_mode()
     def search(self, evidence: list[Tensor], **values: float) -> list[list[Hypothesis]]:
@@ -63,7 +89,7 @@ class _Search:
         self.settings = settings
         self.fusion = fusion
         self.gains = fusion.at_most()
-        self.joiner = settings.joiner
+        self.joiner = settings.head.joiner
         self.empty = Prefix(None, BLANK_ID, fusion.start(), 0.0)
         self.reader = PrefixReader(settings.head.predictor, self.joiner, self.empty)
 
@@ -95,7 +121,7 @@ class _Search:
     def _longer(self, active: Beams, log_probs: Tensor, floor: float, span: Span) -> Beams:
         """Extend prefixes by a token; return the extensions whose scores reach the floor, the best first."""
         log_probs[:, BLANK_ID] = NEVER
-        values, tokens = log_probs.topk(self.settings.tokens_per_frame, dim=-1)
+        values, tokens = log_probs.topk(min(self.settings.tokens_per_frame, log_probs.shape[1] - 1), dim=-1)
         longer: list[tuple[Prefix, Paths]] = []
         rows = zip(active.items(), values.tolist(), tokens.tolist(), strict=True)
         self.fusion.read(prefix.context for prefix in active)

@@ -1,15 +1,31 @@
 """Greedy decoding of a transducer in batches."""
 
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Annotated, Self, cast
+
 import torch
 from torch import Tensor
 
-from asr.decode.greedy_paths import Cursor, GreedyTransducer, TokenSteps, WrittenTokens
-from asr.interfaces import BLANK_ID, Hypothesis, JointNetwork
+from asr.decode import greedy_paths
+from asr.decode.greedy_paths import Cursor, GreedyPath, TokenSteps, WrittenTokens
+from asr.interfaces import (
+    BLANK_ID,
+    NO_HOTWORDS,
+    Head,
+    Hypothesis,
+    JointNetwork,
+    Predictor,
+    Tokenizer,
+    TransducerHead,
+    Tunable,
+)
+from asr.settings.rule import whole
 
 LOOK_AHEAD = 4  # number of frames that the joiner processes at once
 
 
-class TransducerGreedy(GreedyTransducer):
+class TransducerGreedy:
     """Emit the most likely token of a frame until it is the blank; then continue with the next frame.
 
     *Source*: Graves 2012, arXiv:1211.3711. Each utterance of a batch has its own current frame (Bataev et al. 2024,
@@ -24,15 +40,67 @@ class TransducerGreedy(GreedyTransducer):
     """
 
     needs = ("joiner",)
+    max_seconds = None
+    max_hypotheses = 1
+    hotwords = NO_HOTWORDS
+    tunable: Mapping[str, Tunable] = MappingProxyType({})
     description = "greedy: the most likely token"
 
-    @property
-    def joiner(self) -> JointNetwork:
-        """The joint network of tokens."""
-        joiner: JointNetwork = self.head.joiner
-        return joiner
+    def __init__(
+        self,
+        head: Head,
+        tokenizer: Tokenizer,
+        normalize: Callable[[str], str],
+        *,
+        max_symbols: Annotated[int, whole(1, 1_000)],
+    ) -> None:
+        self.head = cast(TransducerHead, head)
+        self.max_symbols = max_symbols
 
-    def finished(self, hypothesis: Hypothesis, num_frames: int | None = None) -> Hypothesis:
+    def evidence(self, encoder_out: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the joiner's input from the frames, (B, T', J), and the lengths."""
+        return self.head.joiner.of_frames(encoder_out), lengths
+
+    @torch.inference_mode()
+    def search(self, evidence: tuple[Tensor, Tensor]) -> list[list[Hypothesis]]:
+        """Return one hypothesis per utterance, scored by its path."""
+        frames, lengths = evidence
+        written, cursor = self._walk(frames, lengths, greedy_paths.begin(*self._parts, len(lengths)))
+        rows = zip(written, cursor.scores.tolist(), lengths.tolist(), strict=True)
+        return [[self._hypothesis(Hypothesis(row.tokens, score, *row[1:]), length)] for row, score, length in rows]
+
+    @property
+    def streaming(self) -> Self:
+        """Return this decoder, because the search continues from chunk to chunk."""
+        return self
+
+    @torch.inference_mode()
+    def initial_state(self) -> GreedyPath:
+        """Begin a stream."""
+        return greedy_paths.begin_stream(*self._parts)
+
+    @torch.inference_mode()
+    def step(
+        self, encoder_out: Tensor, lengths: Tensor, states: Sequence[GreedyPath]
+    ) -> tuple[list[list[Hypothesis]], list[GreedyPath]]:
+        """Continue streams with encoder_out (B, T', D), lengths (B,); all tokens are final immediately."""
+        frames, _ = self.evidence(encoder_out, lengths)
+        written, cursor = self._walk(frames, lengths, greedy_paths.together(states))
+        new = greedy_paths.continued(states, lengths, written, cursor)
+        return [[self._hypothesis(greedy_paths.hypothesis(state))] for state in new], new
+
+    decide = staticmethod(greedy_paths.decide)
+    forget = staticmethod(greedy_paths.forget)
+
+    def settle(self, state: GreedyPath) -> tuple[Hypothesis, GreedyPath]:
+        """Make all tokens final; the new state continues after them."""
+        return self._hypothesis(greedy_paths.hypothesis(state)), greedy_paths.settled(state)
+
+    @property
+    def _parts(self) -> tuple[Predictor, JointNetwork]:
+        return self.head.predictor, self.head.joiner
+
+    def _hypothesis(self, hypothesis: Hypothesis, num_frames: int | None = None) -> Hypothesis:
         """Remove times and confidences if a CTC head can align the tokens; it then computes better ones.
 
         A CTC head cannot align the tokens if the utterance has too few frames for them.
@@ -45,7 +113,7 @@ class TransducerGreedy(GreedyTransducer):
             return hypothesis
         return hypothesis._replace(frames=None, confidences=None)
 
-    def walk(self, frames: Tensor, lengths: Tensor, cursor: Cursor) -> tuple[list[WrittenTokens], Cursor]:
+    def _walk(self, frames: Tensor, lengths: Tensor, cursor: Cursor) -> tuple[list[WrittenTokens], Cursor]:
         """Emit tokens from frames (B, T', J)."""
         steps, scores = TokenSteps(len(lengths)), cursor.scores
         number = torch.zeros_like(lengths)  # current frame of each utterance
@@ -55,7 +123,7 @@ class TransducerGreedy(GreedyTransducer):
         while bool((number < lengths).any()):
             window = number[:, None] + ahead  # (B, W): frames are independent until a token is emitted
             here = frames[rows[:, None], window.clamp(max=frames.shape[1] - 1)]  # (B, W, J)
-            logits = self.joiner(here.flatten(0, 1), cursor.before.repeat_interleave(LOOK_AHEAD, dim=0))
+            logits = self.head.joiner(here.flatten(0, 1), cursor.before.repeat_interleave(LOOK_AHEAD, dim=0))
             log_probs = logits.log_softmax(dim=-1).unflatten(0, (-1, LOOK_AHEAD))  # (B, W, V)
             best, token = log_probs.max(dim=-1)  # (B, W)
             emits = token != BLANK_ID
@@ -72,5 +140,5 @@ class TransducerGreedy(GreedyTransducer):
             number = number + passed
             steps.add(token, number, number + 1, best)
             symbols = (symbols * (passed == 0) + 1) * writes
-            cursor = self.read(cursor, token)
+            cursor = greedy_paths.read(*self._parts, cursor, token)
         return steps.written(), cursor._replace(scores=scores)
