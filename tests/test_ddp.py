@@ -111,7 +111,9 @@ def test_two_processes_give_the_validation_results_of_one_process(tones: Path, t
 SHIPPED = re.findall(r"^ *strategy: (?!auto)(\w+)", "".join(map(Path.read_text, ROOT.glob("conf/trainer/*"))), re.M)
 
 
-@pytest.mark.parametrize("strategy", sorted(set(SHIPPED)))
+@pytest.mark.parametrize(
+    "strategy", [pytest.param(name, marks=[pytest.mark.slow] * (name == "ddp")) for name in sorted(set(SHIPPED))]
+)
 def test_a_process_without_a_validation_batch_does_not_stop_the_others(
     strategy: str, tones: Path, tmp_path: Path
 ) -> None:

@@ -24,6 +24,7 @@ def at_root(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
 
 
+@pytest.mark.slow
 def test_every_kind_of_step_runs_on_a_cpu_and_all_results_are_in_two_files(
     at_root: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -124,6 +124,7 @@ def test_german_sentences_are_spelled_in_german_and_each_word_is_frequent() -> N
     assert {line.voice.partition("+")[0] for lines in splits.values() for line in lines} == {"de"}
 
 
+@pytest.mark.slow
 def test_the_bytes_of_the_corpus_do_not_depend_on_the_number_of_processes(small_corpus: Path, tmp_path: Path) -> None:
     prepare(tmp_path, hours=0.01, seed=0, num_processes=3)
     expected = {path.relative_to(small_corpus): path.read_bytes() for path in small_corpus.rglob("*.*")}

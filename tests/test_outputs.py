@@ -220,7 +220,7 @@ def test_a_figure_on_standard_output_is_not_mixed_with_messages(stdout: Path, tm
     [["asr.train", "--help"], ["asr.plan", "--cfg", "job"], ["asr.plan", "trainer.max_epochs=1"], ["asr", "--help"]],
     ids=" ".join,
 )
-@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize("unbuffered", ["", pytest.param("1", marks=pytest.mark.slow)])
 def test_a_reader_that_stops_reading_messages_is_not_an_error(
     command: list[str], unbuffered: str, tones: Path, tmp_path: Path
 ) -> None:

@@ -31,7 +31,6 @@ SIZES = SEGMENTS | CHUNKS | {f"training_{name}": [frames] for name, frames in CH
 JUNK = torch.tensor([math.nan, math.inf, -math.inf, 1e30, -1e30])
 # Relative to the largest compared number, if it is above 1. Rounding errors are 6e-8 and 1e-16.
 TOLERANCES = {torch.float32: 1e-5, torch.float64: 1e-10}
-DTYPES = pytest.mark.parametrize("dtype", list(TOLERANCES), ids=["float32", "float64"])
 
 
 Case = tuple[str, ...]  # overrides
@@ -48,12 +47,23 @@ OF_THE_BATCH = {"masked_batch_norm", "switchable_norm"}  # norms with statistics
 
 
 def cases(wanted: list[Case]) -> Any:
-    """Parametrise a test; encoders that differ from a smaller one only in their sizes are slow."""
-    marked = [pytest.param(case, marks=[pytest.mark.slow] * (case in LARGER)) for case in wanted]
-    return pytest.mark.parametrize("case", marked, ids=" ".join)
+    """Parametrise a test; larger encoders that differ only in sizes, and other parts in float64, are slow."""
+    marked = [
+        pytest.param(
+            *(case, dtype),
+            marks=[pytest.mark.slow] * (case in LARGER or (len(case) > 1 and dtype == torch.float64)),
+            id=f"{' '.join(case)}-{str(dtype).removeprefix('torch.')}",
+        )
+        for dtype in TOLERANCES
+        for case in wanted
+    ]
+    return pytest.mark.parametrize(("case", "dtype"), marked)
 
 
 CASES = cases(ALL)
+IN_FLOAT64 = pytest.mark.parametrize(
+    "case", [pytest.param(case, marks=[pytest.mark.slow] * (case in LARGER)) for case in ALL], ids=" ".join
+)
 
 
 def norm(case: Case) -> str | None:
@@ -127,7 +137,6 @@ def assert_same(actual: Iterable[Tensor], expected: Iterable[Tensor]) -> None:
     torch.testing.assert_close(actual, expected, rtol=0, atol=tolerance)
 
 
-@DTYPES
 @CASES
 @torch.no_grad()
 def test_an_utterance_has_equal_log_probs_alone_and_in_a_batch(case: Case, dtype: torch.dtype) -> None:
@@ -139,7 +148,6 @@ def test_an_utterance_has_equal_log_probs_alone_and_in_a_batch(case: Case, dtype
         assert (log_probs[number, : lengths[number]] - alone[0]).abs().max() <= TOLERANCES[dtype]
 
 
-@DTYPES
 @CASES
 def test_training_depends_neither_on_the_amount_of_padding_nor_on_its_content(case: Case, dtype: torch.dtype) -> None:
     features = utterances(dtype)
@@ -153,7 +161,6 @@ def test_training_depends_neither_on_the_amount_of_padding_nor_on_its_content(ca
     assert_same(nets[1].state_dict().values(), nets[0].state_dict().values())  # running statistics
 
 
-@DTYPES
 @OWN_STATISTICS
 def test_without_batch_statistics_the_gradients_of_an_utterance_are_equal_alone_and_in_a_batch(
     case: Case, dtype: torch.dtype
@@ -169,7 +176,7 @@ def test_without_batch_statistics_the_gradients_of_an_utterance_are_equal_alone_
         assert_same(share, alone)
 
 
-@CASES
+@IN_FLOAT64
 @torch.no_grad()
 def test_the_padding_rule_holds_for_batches_made_by_collate(case: Case) -> None:
     net = make_net(case, torch.float64, NARROW).eval()
@@ -186,7 +193,7 @@ def test_the_padding_rule_holds_for_batches_made_by_collate(case: Case) -> None:
     assert_same(losses_of(examples), [losses_of([example])[0] for example in examples])
 
 
-@CASES
+@IN_FLOAT64
 def test_an_utterance_without_frames_does_not_affect_the_others(case: Case) -> None:
     net, features = make_net(case, torch.float64, NARROW), utterances(torch.float64)
     nothing = torch.zeros(0, NUM_MEL_BINS, dtype=torch.float64)

@@ -60,7 +60,9 @@ def assert_validated_and_usable(run_dir: Path) -> None:
     assert "valid/wer" in (run_dir / "metrics.csv").read_text().splitlines()[0]
 
 
-@pytest.mark.parametrize("trainer", TRAINERS)
+@pytest.mark.parametrize(
+    "trainer", [pytest.param(name, marks=[pytest.mark.slow] * (name != "gpu")) for name in TRAINERS]
+)
 def test_each_file_of_conf_trainer_trains_validates_and_resumes(trainer: str, tones: Path, tmp_path: Path) -> None:
     run_dir = trained_in_two_parts(tones, tmp_path, f"trainer={trainer}", *ON_ONE_CPU, "compile_blocks=false")
     assert_validated_and_usable(run_dir)
@@ -85,11 +87,11 @@ def test_an_unknown_precision_is_refused(precision: str) -> None:
 
 
 def covering_pairs() -> list[Any]:
-    """Return pairs of head and decoder that together contain every head and every decoder; two are fast."""
+    """Return pairs of head and decoder that together contain every head and every decoder; one is fast."""
     of_heads = [(head, OWN.get(head, ("greedy",))[0]) for head in (*HEADS, *ALONE)]
     of_decoders = [(head, decode) for head in ("ctc", *OWN) for decode in OWN.get(head, DECODERS)]
     by_decoder = {decode: (head, decode) for head, decode in of_decoders}
-    fast = [("ctc_attention", "joint_beam"), ("tdt", "tdt_greedy")]
+    fast = [("tdt", "tdt_greedy")]
     others = [pair for pair in dict.fromkeys([*of_heads, *by_decoder.values()]) if pair not in fast]
     return [*fast, *(pytest.param(*pair, marks=pytest.mark.slow) for pair in others)]
 

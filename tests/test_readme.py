@@ -6,6 +6,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -34,6 +35,7 @@ def test_the_overrides_of_the_training_commands_in_the_documents_are_valid(train
     assert config["run_dir"].startswith("runs/")
 
 
+@cache
 def help_of(*command: str) -> str:
     ended = run_module(*command, "--help")
     assert ended.returncode == 0, ended.stderr

@@ -181,6 +181,7 @@ def test_the_error_for_a_decoder_that_does_not_fit_its_head_names_both(house: Pa
     assert not (house / "never").exists()
 
 
+@pytest.mark.slow
 def test_new_parts_of_a_block_train_and_are_in_the_bundle(house: Path, tones: Path) -> None:
     tiny = [setting for setting in TINY if not setting.startswith("encoder.convolution")]
     parts = [path.removeprefix("encoder/").split("/") for path in PARTS if path.startswith("encoder/")]

@@ -92,7 +92,7 @@ def run(opened: "InferenceSession", *given: Tensor) -> list[Tensor]:
                 raise InputError(f"{must}; it was stopped after {seconds:.0f} s.") from None
             reason = " ".join(str(error).rpartition("Status Message: ")[2].split())
             reason = re.sub(r"^/\S+:\d+ .*?\) ", "", reason)  # file and line of ONNX Runtime's source
-            raise InputError(f"{must}; {reason[:300]}") from None
+            raise InputError(f"{must}; {reason[:300].rstrip('.')}.") from None
     return [torch.from_numpy(out) for out in outs]
 
 
