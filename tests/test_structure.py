@@ -62,14 +62,17 @@ RECIPES_MAY = {
 }
 
 
-def modules(package: str) -> Iterator[tuple[str, ast.Module]]:
+@cache
+def modules(package: str) -> list[tuple[str, ast.Module]]:
     """Return the name (without the package) and the syntax tree of each module that is not an `__init__`."""
-    for path in sorted((ROOT / package).rglob("*.py")):
-        if path.name != "__init__.py":
-            name = ".".join(path.relative_to(ROOT / package).with_suffix("").parts)
-            yield name, ast.parse(path.read_text(encoding="utf-8"))
+    return [
+        (".".join(path.relative_to(ROOT / package).with_suffix("").parts), ast.parse(path.read_text(encoding="utf-8")))
+        for path in sorted((ROOT / package).rglob("*.py"))
+        if path.name != "__init__.py"
+    ]
 
 
+@cache
 def imported(tree: ast.Module) -> set[str]:
     """Return every module imported anywhere in a file, also in functions and under TYPE_CHECKING."""
     names: set[str] = set()
@@ -144,6 +147,7 @@ def folder(module: str) -> str:
     return module.rpartition(".")[0] or module
 
 
+@cache
 def arrows() -> set[tuple[str, str]]:
     """Return all pairs of a folder and another from which it imports; imports for types alone do not count."""
     return {
