@@ -29,6 +29,7 @@ from asr.run.events import read_history
 from asr.training.distributed import STARTED_BY_FIRST, stop_others
 from tests.conftest import PATIENCE, ROOT, TINY, resolved, settings_with, tone_corpus
 from tests.processes import bundle, finish, kill, metrics, resumptions, start, steps_logged, wait_for
+from tests.refusals import mentions
 from tests.tones import sentences, write_corpus
 
 RUN = [
@@ -115,7 +116,7 @@ def test_a_run_refused_because_of_other_settings_does_not_change_its_damaged_che
     newest, *_ = half(run_dir, tones, tmp_path / "log")
     truncate(newest)
     assert finish(start(config(run_dir, tones, "seed=7"), tmp_path / "second.log")) == 1
-    assert "contains a run with other settings" in error(tmp_path / "second.log")
+    assert mentions(error(tmp_path / "second.log"), f"{run_dir} ... seed: 0 -> 7")
     assert newest.is_file()
 
 
@@ -125,7 +126,7 @@ def test_if_all_checkpoints_are_damaged_nothing_is_trained_or_removed(tones: Pat
     for path in checkpoints:
         truncate(path)
     assert finish(start(config(run_dir, tones), tmp_path / "second.log")) == 1
-    assert "must have an intact checkpoint to resume from" in error(tmp_path / "second.log")
+    assert mentions(error(tmp_path / "second.log"), f"{run_dir} ... intact checkpoint")
     assert all(path.is_file() for path in checkpoints)
 
 
@@ -144,7 +145,7 @@ def test_a_checkpoint_that_would_execute_code_is_refused(tones: Path, tmp_path: 
     with pytest.raises(pickle.UnpicklingError):
         torch.load(newest, weights_only=True)
     assert finish(start(config(run_dir, tones), tmp_path / "second.log")) == 1
-    assert f"{newest}: must be a checkpoint that can be loaded without running code; " in error(tmp_path / "second.log")
+    assert mentions(error(tmp_path / "second.log"), f"{newest} ... without running code")
     assert not victim.exists()
 
 
@@ -159,7 +160,7 @@ def test_a_full_disk_destroys_no_existing_file(whole: Path, tones: Path, tmp_pat
     contents = {path: path.read_bytes() for path in checkpoints}
     too_small = partial(limit_file_size, min(len(content) for content in contents.values()) // 2)
     assert finish(start(config(run_dir, tones), tmp_path / "second.log", before=too_small)) == 1
-    assert "the disk must have room for a checkpoint; got: [Errno 27] File too large" in error(tmp_path / "second.log")
+    assert mentions(error(tmp_path / "second.log"), "disk ... checkpoint ... [Errno 27] File too large")
     assert {path: path.read_bytes() for path in sorted((run_dir / "checkpoints").iterdir())} == contents
     assert finish(start(config(run_dir, tones), tmp_path / "log")) == 0
     assert bundle(run_dir) == bundle(whole)
@@ -171,7 +172,7 @@ def test_a_full_disk_ends_two_processes_with_a_one_line_error(tones: Path, tmp_p
         config(tmp_path / "run", tones, *TWO), tmp_path / "log", world_size=2, before=partial(limit_file_size, 100_000)
     )
     assert finish(processes) == 1
-    assert "the disk must have room for a checkpoint" in error(tmp_path / "log")
+    assert mentions(error(tmp_path / "log"), "disk ... checkpoint")
 
 
 def test_a_log_on_a_full_disk_ends_a_run_with_a_one_line_error(tones: Path, tmp_path: Path) -> None:
@@ -179,7 +180,7 @@ def test_a_log_on_a_full_disk_ends_a_run_with_a_one_line_error(tones: Path, tmp_
     for name in ("train.log", "events.jsonl"):
         (tmp_path / "run" / name).symlink_to("/dev/full")
     assert finish(start(config(tmp_path / "run", tones), tmp_path / "log")) == 1
-    assert "the disk must have room" in error(tmp_path / "log")
+    assert mentions(error(tmp_path / "log"), "the disk")
 
 
 def fill_the_disk_of_tensorboard() -> None:
@@ -195,7 +196,7 @@ def fill_the_disk_of_tensorboard() -> None:
 def test_a_full_disk_in_the_thread_of_tensorboard_ends_a_run_with_a_one_line_error(tones: Path, tmp_path: Path) -> None:
     running = start(config(tmp_path / "run", tones), tmp_path / "log", before=fill_the_disk_of_tensorboard)
     assert finish(running) == 1
-    assert "the disk must have room" in error(tmp_path / "log")
+    assert mentions(error(tmp_path / "log"), "the disk")
 
 
 def children(pid: int | None) -> list[int]:
@@ -209,7 +210,7 @@ def test_a_worker_that_dies_ends_the_training_with_a_one_line_error(tones: Path,
     assert wait_for(lambda: len(children(running[0].pid)) > 0, running)
     os.kill(children(running[0].pid)[0], signal.SIGKILL)
     assert finish(running) == 1
-    assert "processes that read audio must not end during training; one ended: " in error(tmp_path / "log")
+    assert mentions(error(tmp_path / "log"), "processes ... audio")
 
 
 def test_stopping_workers_does_not_raise_torchs_error_about_dead_workers() -> None:
@@ -309,7 +310,7 @@ def test_more_unreadable_files_than_max_bad_fraction_stop_the_training(
     # At most 2.4 of the 48 files may be bad.
     settings = config(tmp_path / "run", corpus, *processes, "data.max_bad_fraction=0.05")
     assert finish(start(settings, tmp_path / "log", world_size=world_size)) == 1
-    assert "at most 2.4 unreadable utterances (data.max_bad_fraction); got " in error(tmp_path / "log")
+    assert mentions(error(tmp_path / "log"), "2.4 ... data.max_bad_fraction")
 
 
 def step_too_far() -> None:
@@ -531,7 +532,7 @@ def test_a_file_deleted_before_a_run_resumes_is_skipped_as_in_an_undisturbed_run
     (corpus / "audio" / "train-7.flac").unlink()
     tolerant = "data.max_bad_fraction=0.1"
     assert finish(start(config(run_dir, corpus, tolerant), tmp_path / "first.log")) == 1
-    assert "train-7.flac: audio file not found" in error(tmp_path / "first.log")
+    assert mentions(error(tmp_path / "first.log"), "train-7.flac ... not found")
     shutil.copy(tones / "audio" / "train-7.flac", corpus / "audio")
     half(run_dir, corpus, tmp_path / "log", tolerant)
     (corpus / "audio" / "train-7.flac").unlink()
@@ -558,7 +559,7 @@ def test_a_process_that_dies_ends_the_others_with_a_one_line_error(tones: Path, 
     assert wait_for(lambda: steps_logged(run_dir) > 2, running)
     running[1].kill()
     assert finish(running) == 1
-    assert "all 2 processes must run to the end; process 1 lost a connection" in error(tmp_path / "log")
+    assert mentions(error(tmp_path / "log"), "process 1 ... connection")
 
 
 # ---- several processes: a test starts only the first, as a user does in a shell, and Lightning starts the others
