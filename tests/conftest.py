@@ -168,8 +168,9 @@ def _seed() -> None:
 
 @pytest.fixture(autouse=True)
 def _own_log() -> Iterator[None]:
-    """Remove the log handlers that a test adds, because their folder may be deleted before the next warning."""
+    """Begin with the log's level of a new process, and remove handlers, whose folder may be deleted after the test."""
     ours = logging.getLogger("asr")
+    ours.setLevel(logging.NOTSET)
     before = list(ours.handlers)
     yield
     ours.handlers = before

@@ -187,6 +187,7 @@ def test_two_ranks_with_unequal_shares_give_the_results_of_one_process_with_the_
         torch.testing.assert_close(second[name], joint[name], rtol=0, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_a_rank_with_padding_only_joins_the_reduction_and_changes_no_result(tmp_path: Path) -> None:
     """The second rank has the placeholder for a batch without readable utterances: one utterance of length 0."""
     norm = random_norm()

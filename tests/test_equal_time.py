@@ -18,6 +18,7 @@ SIZES = (0.8, 1.35)  # smallest and largest permitted size, relative to the firs
 
 
 @pytest.mark.parametrize("file", sorted(path.name for path in RECIPE.glob("*.yaml")))
+@pytest.mark.slow
 def test_the_encoders_of_all_rows_have_similar_sizes(file: str) -> None:
     sizes = {}
     for name, overrides in read_rows(RECIPE / file).items():

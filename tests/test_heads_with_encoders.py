@@ -60,6 +60,7 @@ RESUMED = [
     ],
     ids=lambda value: value[0] if isinstance(value, list) else str(value),
 )
+@pytest.mark.slow
 def test_a_killed_and_resumed_run_gives_bit_identical_results(
     chosen: list[str], world_size: int, tones: Path, tmp_path: Path
 ) -> None:

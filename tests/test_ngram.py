@@ -493,7 +493,7 @@ def test_a_damaged_gzip_file_is_reported_in_one_line(tmp_path: Path, damage: Any
         (["text.txt", "--order", "7"], "as KenLM requires; got 7"),
         (
             ["text.txt", "--prune", "1"],
-            "--prune; got 1",
+            "--prune; got 1. Try 0 1 1",
         ),
         (["text.txt", "--prune", "0", "2", "1"], "got 0 2 1"),
         (["text.txt", "--prune", "0", "-1"], "got 0 -1"),
