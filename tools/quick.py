@@ -107,7 +107,7 @@ def main() -> None:
     """Run the checks one after another; exit with the first status that is not 0."""
     tests = read_map() or WITHOUT_MAP
     changed = changes(tests.commit)
-    typed = [path for path in changed if re.match(r"(asr|docs|recipes)/.*\.py", path) and (ROOT / path).is_file()]
+    typed = [path for path in changed if re.match(r"(asr|docs|recipes|tools)/.*\.py", path) and (ROOT / path).is_file()]
     chosen, left_out = selection(list(requests(changed, tests)), tests.seconds)
     since = f"{len(changed)} files changed since {tests.commit[:8]}"
     print(f"{since}: {len(chosen)} tests or files of tests; {left_out} left out for lack of time", flush=True)
