@@ -14,7 +14,7 @@ from torch import nn
 
 from asr.data.dataset import Augmentation
 from asr.data.recordings import RecordingList
-from asr.errors import InputError, one_line, shown
+from asr.errors import InputError, reason_of, shown
 from asr.interfaces import Adapter, Decoder, Encoder, Features, Head, OptimizerMaker, Schedule, Tokenizer, TokenModel
 from asr.language_model.stored import is_token_model, read_token_model, token_model_file
 from asr.language_model.token_histories import TokenHistories
@@ -161,7 +161,7 @@ def load_token_model(path: str, tokenizer: Tokenizer, setting: str) -> TokenMode
     try:
         model.load_state_dict({name: w.to(dtypes.get(name)) for name, w in stored.weights.items()}, assign=True)
     except RuntimeError as error:  # names or shapes that do not fit the settings
-        raise InputError(f"{path}: the weights must fit the settings; {one_line(error)}.") from None
+        raise InputError(f"{path}: the weights must fit the settings; {reason_of(error)}.") from None
     frozen: TokenModel = model.eval().requires_grad_(False)
     return frozen
 

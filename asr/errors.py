@@ -70,3 +70,8 @@ def one_line(error: object) -> str:
     """Return an error message, or other text from a library, on one line of at most 300 characters."""
     text = " ".join(str(error).split())
     return text if len(text) <= 300 else text[:300] + " …"
+
+
+def reason_of(error: object) -> str:
+    """Return such a message without its final stop, as the last clause of a sentence."""
+    return one_line(error).rstrip(".")

@@ -10,11 +10,13 @@ import argparse
 import ast
 import hashlib
 import os
+import signal
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -22,6 +24,7 @@ from tools.coverage_map import ROOT, CoverageMap, read_map
 
 MAX_TESTS = 8
 MAX_SECONDS = 90
+RESULTS = {0: "SURVIVED", 1: "detected", 2: "detected"}  # by pytest's exit status; 2: a test file cannot be imported
 SWAPS = {
     "<": "<=",
     "<=": "<",
@@ -99,14 +102,20 @@ def planted(fault: Fault, clone: Path, tests: CoverageMap) -> str:
     command = [sys.executable, "-m", "pytest", "-x", "-p", "no:cacheprovider", "--hypothesis-profile=ci", "-n", "0"]
     begin = time.monotonic()
     run = subprocess.Popen(
-        [*command, *fastest], cwd=clone, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        [*command, *fastest],
+        cwd=clone,
+        env=environment,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
     )
     try:
-        result = "SURVIVED" if run.wait(MAX_SECONDS) == 0 else "detected"
+        result = RESULTS.get(run.wait(MAX_SECONDS), "NOT RUN")
     except subprocess.TimeoutExpired:
-        run.kill()
-        run.wait()
         result = "detected (timeout)"
+    with suppress(ProcessLookupError):  # the tests' own processes
+        os.killpg(run.pid, signal.SIGKILL)
+    run.wait()
     file.write_bytes(original)
     seconds = time.monotonic() - begin
     place = f"{fault.path}:{fault.line}: {line.decode().strip()}  ->  {changed.decode().strip()}"

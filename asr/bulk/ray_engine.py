@@ -18,7 +18,7 @@ from typing import Any
 from asr.bulk.parts import PartTask
 from asr.bulk.transcription import PartResult, transcribe_part
 from asr.data.manifest import Utterance
-from asr.errors import InputError, StoreError, how_to_install, is_out_of_memory, one_line
+from asr.errors import InputError, StoreError, how_to_install, is_out_of_memory, one_line, reason_of
 from asr.recognition.inference import Inference
 from asr.recognition.recognizer import Recognizer
 from asr.system.processes import spin_briefly
@@ -155,7 +155,7 @@ def transcribe_on_ray(
         yield from _run(ray, tasks, worker, device)
     except ray.exceptions.RayError as error:
         must = "the Ray cluster must keep running; start the same command again to resume"
-        raise InputError(f"{must}. {one_line(error).rstrip('.')}.") from None
+        raise InputError(f"{must}. {reason_of(error)}.") from None
     finally:
         ray.shutdown()
 
@@ -174,7 +174,7 @@ def _connected(address: str | None) -> Any:
         ray.init(**options, **({"include_dashboard": False} if address is None else {"address": address}))
     except (ConnectionError, ValueError, RuntimeError) as error:
         raise InputError(
-            f"--address must be the address of a Ray cluster; got {address}: {one_line(error).rstrip('.')}."
+            f"--address must be the address of a Ray cluster; got {address}: {reason_of(error)}."
         ) from None
     return ray
 
@@ -188,7 +188,7 @@ def _check_reachable(address: str) -> None:
         socket.create_connection((match[1], int(match[2])), timeout=REACH_SECONDS).close()
     except (OSError, OverflowError) as error:
         raise InputError(
-            f"--address must be the address of a running Ray cluster; got {address}: {one_line(error)}. "
+            f"--address must be the address of a running Ray cluster; got {address}: {reason_of(error)}. "
             "`ray status` on a machine of the cluster shows whether it is running."
         ) from None
 

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from asr.build import MODEL_KEYS
 from asr.checkpoint.formats import FORMAT, KEY, of_today
-from asr.errors import InputError, one_line, shown
+from asr.errors import InputError, one_line, reason_of, shown
 from asr.language_model.arpa import HEAD_BYTES, is_arpa
 from asr.language_model.stored import is_token_model, read_token_model, token_model_file
 from asr.onnx.names import NETS, ONNX, OPENED
@@ -95,7 +95,7 @@ def read_bundle(folder: Path) -> Bundle:
     try:
         weights = load_file(folder / WEIGHTS)
     except (OSError, ValueError, SafetensorError) as error:
-        raise InputError(f"{folder}: the bundle is damaged: {one_line(error)}.") from None
+        raise InputError(f"{folder}: the bundle is damaged: {reason_of(error)}.") from None
     files, card = _read_texts(folder)
     return Bundle(config, files, weights, card)
 
@@ -124,7 +124,7 @@ def _read_texts(folder: Path) -> tuple[dict[str, bytes], str]:
         learnt = [file for file in sorted(folder.iterdir()) if file.name not in {*FIXED, *ATTACHED_NAMES}]
         files = {file.name: file.read_bytes() for file in learnt if file.is_file() and file.suffix != ONNX}
     except (OSError, ValueError) as error:
-        raise InputError(f"{folder}: the bundle is damaged: {one_line(error)}.") from None
+        raise InputError(f"{folder}: the bundle is damaged: {reason_of(error)}.") from None
     return files, card
 
 
@@ -138,7 +138,7 @@ def read_config(folder: Path) -> dict[str, Any]:
     try:
         config = parse_json((folder / CONFIG).read_bytes(), CONFIG)
     except (OSError, ValueError) as error:  # ValueError includes InputError
-        raise InputError(f"{folder}: the bundle is damaged: {one_line(error).rstrip('.')}.") from None
+        raise InputError(f"{folder}: the bundle is damaged: {reason_of(error)}.") from None
     config = checked_config(config, folder)
     own: dict[str, str] = {}
     named = {**{f"fusion.{key}": fusion(config).get(key) for key in ATTACHED}}
@@ -203,7 +203,7 @@ def _check_files(folder: Path) -> None:
                 must = f"{folder}: a bundle's files must have at most {MAX_BYTES:,} bytes, except weights"
                 raise InputError(f"{must} and language models; {file.name} has {size:,}.")
     except (OSError, RuntimeError) as error:  # a RuntimeError is raised for a cycle of links
-        raise InputError(f"{folder}: the bundle is damaged: {one_line(error)}.") from None
+        raise InputError(f"{folder}: the bundle is damaged: {reason_of(error)}.") from None
 
 
 def check_replaceable(folder: Path, bundle: Bundle, instead_of: Bundle | None = None) -> None:
@@ -286,7 +286,7 @@ def replace_folder(
         finally:
             shutil.rmtree(unfinished, ignore_errors=True)
     except (OSError, SafetensorError) as error:
-        raise InputError(f"{folder}: the folder of a bundle must be writable; {one_line(error)}.") from None
+        raise InputError(f"{folder}: the folder of a bundle must be writable; {reason_of(error)}.") from None
 
 
 def give_back(folder: Path) -> None:

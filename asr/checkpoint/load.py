@@ -29,7 +29,7 @@ from asr.checkpoint.bundle import (
 )
 from asr.checkpoint.formats import FORMAT, KEY
 from asr.checkpoint.saved import kept_checkpoints
-from asr.errors import InputError, one_line, shown
+from asr.errors import InputError, reason_of, shown
 from asr.interfaces import Features, Tokenizer
 from asr.recognition.confidence import load_calibration
 from asr.recognition.model import Model
@@ -146,9 +146,9 @@ def bundle_recognizer(bundle: Bundle, path: Path, device: str | torch.device = "
     except KeyError as error:
         raise InputError(f"{path}: a model must contain {error.args[0]}; it does not.") from None
     except TypeError as error:  # a setting does not have the type that its component needs
-        raise InputError(f"{path}: a model's settings must fit its components; {one_line(error)}.") from None
+        raise InputError(f"{path}: a model's settings must fit its components; {reason_of(error)}.") from None
     except RuntimeError as error:  # names or shapes of weights do not fit the config (load_state_dict)
-        raise InputError(f"{path}: the weights must fit the config; {one_line(error)}.") from None
+        raise InputError(f"{path}: the weights must fit the config; {reason_of(error)}.") from None
     return Recognizer(model.eval(), decode, calibration).to(device)
 
 
@@ -403,7 +403,7 @@ def checkpoint_bundle(path: Path, check: Callable[[Any, Path], dict[str, Any]] =
         files = {name: bytes(content.numpy()) for name, content in extra["files"].items()}
         config = json.loads(json.dumps(extra["config"]))
     except (KeyError, AttributeError, TypeError, ValueError, RuntimeError, RecursionError) as error:
-        raise InputError(f"{path}: the checkpoint is damaged: {type(error).__name__}: {one_line(error)}.") from None
+        raise InputError(f"{path}: the checkpoint is damaged: {type(error).__name__}: {reason_of(error)}.") from None
     for name in files:  # an untrusted name; a file of this name will be written
         if not isinstance(name, str) or not re.fullmatch(r"\w[\w.-]*", name, re.ASCII) or name in FIXED:
             raise InputError(f"{path}: files in a checkpoint must have plain names; got {shown(name)}.")

@@ -14,7 +14,7 @@ from typing import Any, BinaryIO, NamedTuple, cast
 from asr.audio.load import AUDIO_SUFFIXES, audio_info
 from asr.data.index import write_index
 from asr.data.manifest import Extent, Utterance, named_lines, parse_object, parse_utterance
-from asr.errors import AudioError, InputError, one_line
+from asr.errors import AudioError, InputError, reason_of
 from asr.storage.location import file_name, folder_of, is_url, printable_url
 from asr.storage.range_file import RangeFile
 from asr.storage.store import read_range, sizes_and_etags, write_whole
@@ -50,7 +50,7 @@ def members(path: str) -> Iterator[Member]:
     except (tarfile.TarError, EOFError, ValueError) as error:
         if isinstance(error, InputError):
             raise
-        raise InputError(f"{name}: must be an uncompressed tar file; {one_line(error)}.") from None
+        raise InputError(f"{name}: must be an uncompressed tar file; {reason_of(error)}.") from None
 
 
 def index_webdataset(shards: Sequence[str], on_shard: OnShard) -> Iterator[Utterance]:

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from asr.data.manifest import MAX_SECONDS, Extent, Utterance
-from asr.errors import InputError, one_line
+from asr.errors import InputError, reason_of
 from asr.storage.location import file_name, folder_of
 
 FORMAT = b"asr.index"  # key of the file's metadata
@@ -165,7 +165,7 @@ def open_index(path: Path) -> Index:
     except (pa.ArrowException, OSError, ValueError) as error:
         if isinstance(error, InputError):
             raise
-        raise InputError(f"{path}: must be an index; {one_line(error)}.") from None
+        raise InputError(f"{path}: must be an index; {reason_of(error)}.") from None
     if not isinstance(shards, dict) or not all(type(size) is int and size >= 0 for size in shards.values()):
         raise InputError(f"{path}: must be an index whose shards have sizes; it is damaged.")
     if any(name.startswith("/") or ".." in PurePosixPath(name).parts for name in shards):

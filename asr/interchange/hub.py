@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from asr.checkpoint.address import SCHEME, Address, is_address, parse
 from asr.checkpoint.bundle import CARD, CONFIG, WEIGHTS
-from asr.errors import InputError, how_to_install, one_line, shown
+from asr.errors import InputError, how_to_install, reason_of, shown
 from asr.interchange import nemo_files
 from asr.interchange.huggingface_files import NEEDED, READ
 from asr.system.files import NO_ROOM, UNFINISHED, sync_folder, write_whole_text
@@ -179,4 +179,4 @@ def _check(path: Path, etag: str | None) -> None:
 
 def _reason(error: Exception) -> str:
     """Describe an error of the client library in one line, without a stop at its end."""
-    return f"{type(error).__name__}: {one_line(error)}".rstrip(".")
+    return f"{type(error).__name__}: {reason_of(error)}"

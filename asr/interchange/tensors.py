@@ -11,7 +11,7 @@ from safetensors.torch import load
 from torch import Tensor
 
 from asr.checkpoint.bundle import why_not_loaded
-from asr.errors import InputError, one_line, shown
+from asr.errors import InputError, reason_of, shown
 from asr.system.learnt import MAX_BYTES
 
 COUNTER = ".num_batches_tracked"  # counter of a batch norm; needed only if the norm's momentum is null
@@ -54,7 +54,7 @@ def _load_safetensors(content: bytes, name: str) -> dict[str, Tensor]:
         if isinstance(error, InputError):
             raise
         must = f"{name} must be a file written by torch.save (torch 1.6 or later) or by safetensors"
-        raise InputError(f"{must}; it is damaged or another kind of file: {one_line(error)}.") from None
+        raise InputError(f"{must}; it is damaged or another kind of file: {reason_of(error)}.") from None
 
 
 def _check_zip(content: bytes, name: str) -> None:
@@ -63,7 +63,7 @@ def _check_zip(content: bytes, name: str) -> None:
         with zipfile.ZipFile(io.BytesIO(content)) as archive:
             records = archive.infolist()
     except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError, EOFError) as error:
-        raise InputError(f"{name} must be a file written by torch.save; it is damaged: {one_line(error)}.") from None
+        raise InputError(f"{name} must be a file written by torch.save; it is damaged: {reason_of(error)}.") from None
     is_packed = any(record.compress_type != zipfile.ZIP_STORED for record in records)
     if is_packed or sum(record.file_size for record in records) > len(content):
         raise InputError(f"{name} must be a file written by torch.save, not compressed; this file is compressed.")

@@ -9,7 +9,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from asr.errors import InputError, one_line
+from asr.errors import InputError, reason_of
 from asr.system.learnt import parse_json
 
 SUFFIX = ".safetensors"
@@ -70,7 +70,7 @@ def read_token_model(path: Path) -> StoredTokenModel:
             metadata = file.metadata() or {}
             weights = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  no mapping
     except (OSError, ValueError, SafetensorError) as error:
-        raise InputError(f"{path}: a neural language model must be safetensors; {one_line(error)}.") from None
+        raise InputError(f"{path}: a neural language model must be safetensors; {reason_of(error)}.") from None
     content = parse_json(metadata.get(METADATA, "null").encode(), f"{path}: its metadata")
     match content:
         case {"settings": {"name": str()} as settings, "pieces": [*pieces]} if all(

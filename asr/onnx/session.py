@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from asr.errors import InputError, how_to_install, one_line
+from asr.errors import InputError, how_to_install, reason_of
 from asr.onnx.names import LOG_PROBS
 
 if TYPE_CHECKING:
@@ -52,8 +52,7 @@ def session(
             program if isinstance(program, bytes) else str(program), options, providers=["CPUExecutionProvider"]
         )
     except Exception as error:  # ONNX Runtime has many exception classes without a common base
-        reason = one_line(error)
-        raise InputError(f"{name}: must be a program that ONNX Runtime can open; {reason}") from None
+        raise InputError(f"{name}: must be a program that ONNX Runtime can open; {reason_of(error)}.") from None
     names = ([value.name for value in opened.get_inputs()], [value.name for value in opened.get_outputs()])
     if names != ([*inputs], [*outputs]):
         must = f"{name}: must have the inputs {', '.join(inputs)} and the outputs {', '.join(outputs)}"

@@ -14,7 +14,7 @@ from lightning.pytorch.loggers import Logger, TensorBoardLogger
 
 from asr.build import component
 from asr.checkpoint.load import CHECKPOINTS
-from asr.errors import InputError, how_to_install, one_line, shown
+from asr.errors import InputError, how_to_install, reason_of, shown
 from asr.run.names import METRICS
 from asr.settings.read import as_mapping
 from asr.training.checkpointing import Saving
@@ -154,7 +154,7 @@ def refusal(error: Exception, others: Mapping[str, Any]) -> str:
     """
     given = ", ".join(f"trainer.{name}={shown(value)}" for name, value in others.items())
     hint = f" Correct or leave out {given}." if others else ""
-    return f"trainer must suit Lightning, this machine and the run; Lightning reports: {one_line(error)}.{hint}"
+    return f"trainer must suit Lightning, this machine and the run; Lightning reports: {reason_of(error)}.{hint}"
 
 
 def equip(

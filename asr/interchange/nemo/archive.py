@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import BinaryIO
 
-from asr.errors import InputError, one_line, shown
+from asr.errors import InputError, reason_of, shown
 from asr.interchange.folder import check_size, read_folder
 from asr.interchange.nemo_files import SAFETENSORS, TOKENIZER, WEIGHTS, is_wanted
 from asr.system.learnt import MAX_BYTES
@@ -49,7 +49,7 @@ def read_files(path: Path) -> dict[str, bytes]:
         raise
     except DAMAGED as error:
         must = f"{path}: must be a .nemo archive, a tar file, plain or gzipped"
-        raise InputError(f"{must}; it is damaged or another kind of file: {one_line(error)}.") from None
+        raise InputError(f"{must}; it is damaged or another kind of file: {reason_of(error)}.") from None
 
 
 class _Stream:

@@ -6,7 +6,7 @@ from typing import Any
 from lightning.pytorch.loggers import WandbLogger
 from lightning.pytorch.utilities import rank_zero_only
 
-from asr.errors import InputError, one_line
+from asr.errors import InputError, reason_of
 from asr.settings.rule import OptionalText, Text
 
 
@@ -34,7 +34,7 @@ class WandB(WandbLogger):
             self.log_hyperparams(resolved)  # starts the run
         except Error as error:
             must = "logger=wandb needs a reachable account: run wandb login, or set WANDB_MODE=offline"
-            raise InputError(f"{must}; {one_line(error).rstrip('.')}.") from None
+            raise InputError(f"{must}; {reason_of(error)}.") from None
 
     @rank_zero_only
     def finalize(self, status: str) -> None:
