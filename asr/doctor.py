@@ -5,6 +5,7 @@ doctor.html in run_dir also has the findings, with audio of the worst utterances
 start, possibly with warnings, and 1 if training should not start.
 """
 
+import copy
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -87,7 +88,10 @@ def _forecast(settings: "RunSettings", corpus: "Corpus", sample: "Corpus", diagn
     """Make the model, forecast memory, run trial steps, and estimate the time of a training."""
     import torch
 
+    from asr.cli.command import progress_bar
     from asr.diagnosis.forecast import forecast, fresh_model
+    from asr.diagnosis.learning_rates import NUM_STEPS, range_test
+    from asr.report.diagnosis import range_chart, rate_chart
     from asr.training.gradient_checkpointing import recompute_blocks
 
     torch.set_num_threads(settings.num_threads)
@@ -98,8 +102,17 @@ def _forecast(settings: "RunSettings", corpus: "Corpus", sample: "Corpus", diagn
         raise InputError("at least one training utterance must remain; all have characters without a token.")
     if settings.gradient_checkpointing:
         recompute_blocks(model.encoder)
+    untrained = copy.deepcopy(model) if settings.doctor.learning_rates else None
     for part in forecast(settings, utterances, model):
         diagnosis.add(part.findings, part.facts)
+        if part.rates is not None:
+            diagnosis.draw(rate_chart(part.rates))
+    if untrained is not None:
+        with progress_bar() as bar:
+            on_progress = _task(bar, "steps with rising learning rates", NUM_STEPS)
+            test = range_test(settings, utterances, untrained, on_progress)
+        diagnosis.add([], [("learning rates", test.summary(settings.components["optimizer"]["lr"]))])
+        diagnosis.draw(range_chart(test))
 
 
 main = experiment_command(doctor)

@@ -36,6 +36,7 @@ def plan(settings: "RunSettings") -> None:
     from asr.data.training_set import TrainingSet
     from asr.run.folder import fitted_front_end
     from asr.run.initialization import start_of
+    from asr.run.learning_rate import planned_rates
     from asr.run.preparation import training_counts
     from asr.storage.session import configure
     from asr.text.normalize import get_normalizer
@@ -79,7 +80,8 @@ def plan(settings: "RunSettings") -> None:
     print()
     print("\n".join([*costs(load, settings.data.storage), *first_step(timed.seconds)]))
     print()
-    print(f"the whole run: {steps} optimizer steps: {bounds}")
+    print(f"the whole run: {steps:,} optimizer steps: {bounds}")
+    print(planned_rates(settings.components, steps, math.ceil(len(first) / bounds.accumulate)))
     print(f"validation: {_validation(corpus.valid, training_set.settings.batches, processes)}")
 
 

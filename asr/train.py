@@ -87,7 +87,8 @@ def train(settings: "RunSettings") -> float | None:
 
     if trainer.is_global_zero:
         device = trainer.strategy.root_device
-        results = finish(state.run_dir, settings, corpus.all_tests, device, prepared.start)
+        valid_words = sum(len(text.split()) for text in corpus.valid.texts)
+        results = finish(state.run_dir, settings, corpus.all_tests, device, prepared.start, valid_words)
         leave_report(state.run_dir)
         if settings.debug.max_wer is not None:
             check_learnt(results, settings.debug.max_wer)

@@ -4,7 +4,9 @@ import pytest
 import torch
 from torch import nn
 
+from asr.build import component
 from asr.optimizer.adamw import AdamW
+from tests.conftest import resolved
 
 
 def groups(layer_decay: float) -> dict[int, tuple[float, float]]:
@@ -42,3 +44,15 @@ def test_without_layer_decay_there_are_two_groups_and_matrices_come_first() -> N
     dims = [{parameter.ndim > 1 for parameter in group["params"]} for group in optimizer.param_groups]
     assert dims == [{True}, {False}]
     assert isinstance(optimizer, torch.optim.AdamW)
+
+
+@pytest.mark.parametrize("encoder", ["conformer_xs", "transformer_xl", "lstm"])
+def test_only_weights_of_layers_are_decayed_and_not_the_biases_of_relative_attention(encoder: str) -> None:
+    make = AdamW(lr=0.1, betas=[0.9, 0.98], eps=1e-9, weight_decay=0.5, layer_decay=1.0)
+    net = component("encoder", resolved(f"encoder={encoder}")["encoder"])(80)
+    groups = make(net.named_parameters()).param_groups
+    decayed = {id(parameter) for group in groups if group["weight_decay"] for parameter in group["params"]}
+    for name, parameter in net.named_parameters():
+        owner = net.get_submodule(name.rpartition(".")[0])
+        is_layer = isinstance(owner, nn.Linear | nn.Conv1d | nn.Conv2d | nn.RNNBase)
+        assert (id(parameter) in decayed) == (is_layer and "weight" in name), name

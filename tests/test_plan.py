@@ -84,7 +84,7 @@ def test_the_report_shows_the_number_of_steps_of_the_run(
     tones: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     uneven = ["augment=[speed_perturb]", "trainer.max_epochs=4", "data.batch_seconds=5"]
-    (steps,) = re.findall(r"^the whole run: (\d+) optimizer steps", report(capsys, tones, *uneven), re.MULTILINE)
+    (steps,) = re.findall(r"^the whole run: ([\d,]+) optimizer steps", report(capsys, tones, *uneven), re.MULTILINE)
     run_dir = tmp_path / "run"
     settings = resolved(*TINY, *tone_corpus(tones), f"run_dir={run_dir}", *uneven)
     assert finish(start(settings, tmp_path / "log")) == 0, (tmp_path / "log").read_text()

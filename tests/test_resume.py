@@ -163,6 +163,20 @@ def test_a_run_with_other_settings_is_not_resumed(
     assert {path: path.stat().st_mtime_ns for path in (run_dir / "checkpoints").iterdir()} == before
 
 
+def test_a_checkpoint_whose_optimizer_groups_weights_otherwise_is_refused(
+    killed: Path, tones: Path, tmp_path: Path
+) -> None:
+    run_dir = shutil.copytree(killed, tmp_path / "run")
+    for path in (run_dir / "checkpoints").iterdir():
+        checkpoint = torch.load(path, weights_only=True)
+        groups = checkpoint["optimizer_states"][0]["param_groups"]
+        groups[0]["params"].append(groups[1]["params"].pop())  # an earlier version decayed biases of attention
+        torch.save(checkpoint, path)
+    assert finish(start(config(run_dir, tones, "trainer.max_epochs=2"), tmp_path / "log")) == 1
+    error = (tmp_path / "log").read_text().strip().splitlines()[-1]
+    assert mentions(error, f"{max(killed.glob('checkpoints/*')).name} ... run_dir")
+
+
 def test_settings_that_do_not_affect_the_result_may_change(killed: Path, tones: Path, tmp_path: Path) -> None:
     moved = tmp_path / "elsewhere"
     shutil.copytree(tones, moved / "corpus")

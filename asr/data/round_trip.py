@@ -2,8 +2,6 @@
 
 import logging
 
-import numpy as np
-
 from asr.data.utterances import Utterances
 from asr.errors import InputError, shown
 from asr.interfaces import Tokenizer
@@ -37,14 +35,12 @@ def warn_of_changes(utterances: Utterances, tokenizer: Tokenizer) -> None:
         utterances: the training set, with normalised texts.
         tokenizer: fitted tokenizer.
     """
-    number = min(len(utterances), MAX_CHECKED)
-    rows = np.linspace(0, max(0, len(utterances) - 1), number).round().astype(np.int64)
-    checked = utterances.select(rows)
+    checked = utterances.sample(MAX_CHECKED)
     texts = zip(checked.ids, checked.texts, strict=True)
     changes = [(name, text, changed_by(tokenizer, text)) for name, text in texts]
     changed = [(name, text, decoded) for name, text, decoded in changes if decoded is not None]
     if changed:
         name, text, decoded = changed[0]
-        share = f"{len(changed):,} of {counted(number, 'text')} that were checked"
+        share = f"{len(changed):,} of {counted(len(checked), 'text')} that were checked"
         example = f"such as {shown(text)}, which becomes {shown(decoded)} (id {name!r})"
         logger.warning("train: the tokenizer changes %s, %s. %s.", share, example, ADVICE)

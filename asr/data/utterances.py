@@ -98,6 +98,11 @@ class Utterances(Sequence[Utterance]):
         rows = indices if self._rows is None else self._rows[indices]
         return Utterances(self.parts, rows, self._normalize)
 
+    def sample(self, max_number: int) -> Utterances:
+        """Return up to `max_number` of these utterances, evenly spaced."""
+        rows = np.linspace(0, max(0, len(self) - 1), min(len(self), max_number)).round().astype(np.int64)
+        return self.select(rows)
+
     def normalized(self, normalize: Callable[[str], str]) -> Utterances:
         """Return these utterances with normalised texts; texts are normalised on access."""
         return Utterances(self.parts, self._rows, normalize)

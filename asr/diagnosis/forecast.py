@@ -26,17 +26,23 @@ from asr.diagnosis.examination import splits_of
 from asr.diagnosis.finding import Case, Finding, Severity
 from asr.diagnosis.texts import coverage_findings, round_trip_findings
 from asr.diagnosis.training_memory import FULL, LORA, OPTIMIZER_BYTES, training_memory, weight_bytes
-from asr.diagnosis.trial import Steps, Trial, padded_seconds
+from asr.diagnosis.trial import Steps, Trial, device_of, padded_seconds
 from asr.errors import is_out_of_memory
 from asr.recognition.model import Model
 from asr.run.folder import fitted_front_end
 from asr.run.initialization import start_of
+from asr.run.learning_rate import PlannedRates, planned_rates
 from asr.run.settings import RunSettings
 from asr.text.numbers import counted, duration
 
 GIGABYTE = 1e9
 CPU_FACTOR = (
     2.2  # maximum of a process's memory / its tensors on a CPU (benchmarks/README.md, "Memory of a training step")
+)
+LONG_WARM_UP = 0.5  # fraction of the run's steps; a longer warm-up is reported
+WARM_UP_ADVICE = (
+    "Shorten schedule.warmup_steps, or set it to null and give schedule.warmup_fraction; or train for more epochs, or "
+    "with more optimizer steps per epoch (data.batch_seconds, trainer.accumulate_grad_batches)."
 )
 NEARLY_FULL = 0.9  # fraction of the memory; higher use is reported
 
@@ -45,10 +51,11 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Forecast:
-    """Expected time, memory and disk space of a training run (`facts`), and its problems (`findings`)."""
+    """Expected time, memory and disk space of a training run (`facts`), its problems (`findings`) and its rates."""
 
     facts: list[tuple[str, str]] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
+    rates: PlannedRates | None = None
 
 
 def forecast(settings: RunSettings, utterances: Sequence[Utterance], model: Model) -> Iterator[Forecast]:
@@ -76,16 +83,23 @@ def forecast(settings: RunSettings, utterances: Sequence[Utterance], model: Mode
     parameters = sum(parameter.numel() for parameter in model.parameters())
     trained = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
     per_epoch = math.ceil(len(plan) / bounds.accumulate)
+    rates = planned_rates(settings.components, total, per_epoch)
     facts, findings = disk(weight_bytes(model) + trained * OPTIMIZER_BYTES, weight_bytes(model), settings)
     yield Forecast(
         [
             ("model", f"{type(model.encoder).__name__}, {parameters:,} parameters"),
             ("steps", f"{per_epoch:,} optimizer steps per epoch, {total:,} in the run"),
+            ("learning rate", str(rates).partition(": ")[2]),
             *facts,
         ],
-        [*dropped_findings(training_set, settings.data.max_dropped_fraction), *findings],
+        [
+            *dropped_findings(training_set, settings.data.max_dropped_fraction),
+            *warm_up_findings(rates),
+            *findings,
+        ],
+        rates,
     )
-    device = torch.device("cuda" if settings.trainer.accelerator != "cpu" and torch.cuda.is_available() else "cpu")
+    device = device_of(settings)
     model.to(device).train()
     optimizer = build.build_optimizer(settings.components, model.named_parameters())
     trial = Trial(model, optimizer, training_set, device, settings.trainer.precision)
@@ -160,6 +174,17 @@ def dropped_findings(training_set: TrainingSet, max_dropped_fraction: float) -> 
                 message += f" Training stops above data.max_dropped_fraction={max_dropped_fraction:g}."
         findings.append(Finding("dropped from training", severity, message, advice, cases))
     return findings
+
+
+def warm_up_findings(rates: PlannedRates) -> list[Finding]:
+    """Report a run that ends before its peak learning rate, or soon after it."""
+    if rates.total_steps > 1 and not rates.reaches_peak:
+        message = f"the run ends before its learning rate reaches optimizer.lr; {rates}."
+        return [Finding("warm-up", Severity.ERROR, message, WARM_UP_ADVICE)]
+    if rates.warmup_share > LONG_WARM_UP:
+        message = f"the learning rate rises in more than half of the run; {rates}."
+        return [Finding("warm-up", Severity.WARNING, message, WARM_UP_ADVICE)]
+    return []
 
 
 def memory_finding(error: BaseException) -> Finding:

@@ -15,6 +15,7 @@ from asr.data.epoch_plan import EpochPlan
 from asr.data.seeds import derive_seed
 from asr.data.training_set import TrainingSet
 from asr.recognition.model import Model
+from asr.run.settings import RunSettings
 from asr.system.processes import free_memory, peak_memory
 
 PRECISIONS = {"bf16-mixed": torch.bfloat16, "16-mixed": torch.float16}
@@ -69,7 +70,7 @@ class Trial:
         precision: int | str,
     ) -> None:
         self._model, self._optimizer, self._data, self._device = model, optimizer, training_set, device
-        self._precision = PRECISIONS.get(str(precision))
+        self._precision = precision
         self._noise = torch.Generator().manual_seed(derive_seed(training_set.seed, "trial"))
 
     def steps(self, plan: EpochPlan, augmentation: Augmentation) -> Steps:
@@ -124,9 +125,7 @@ class Trial:
 
     def autocast(self) -> AbstractContextManager[None]:
         """Return a context manager that runs the forward pass in the precision of training."""
-        if self._precision is None:
-            return nullcontext()
-        return torch.autocast(self._device.type, self._precision)
+        return autocast(self._device, self._precision)
 
     def _reading(self, plan: EpochPlan, index: int, ranks: int, augmentation: Augmentation) -> float:
         """Return the time, in seconds, to read, augment and collate one second of audio in one process."""
@@ -143,6 +142,18 @@ class Trial:
             available = torch.cuda.get_device_properties(self._device).total_memory
             return torch.cuda.max_memory_allocated(self._device), available
         return peak_memory(), os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def device_of(settings: RunSettings) -> torch.device:
+    """Return this machine's GPU if the run would use one, else the CPU."""
+    uses_gpu = settings.trainer.accelerator != "cpu" and torch.cuda.is_available()
+    return torch.device("cuda" if uses_gpu else "cpu")
+
+
+def autocast(device: torch.device, precision: int | str) -> AbstractContextManager[None]:
+    """Return a context manager that runs the forward pass in the precision of training (`trainer.precision`)."""
+    dtype = PRECISIONS.get(str(precision))
+    return nullcontext() if dtype is None else torch.autocast(device.type, dtype)
 
 
 def padded_seconds(plan: EpochPlan) -> Tensor:

@@ -9,9 +9,11 @@ from torch import nn
 
 from asr.settings.rule import PROBABILITY, Eps, above, list_of, number
 
+ATTENTION_BIASES = ("u", "v")  # biases of relative attention, one vector per head
+
 
 class AdamW:
-    """Adam with decoupled weight decay, which applies to matrices and not to vectors (biases and norms).
+    """Adam with decoupled weight decay, which applies to matrices and kernels, not to norms and biases.
 
     *Source*: Loshchilov and Hutter 2019, arXiv:1711.05101, as implemented by torch.
 
@@ -19,7 +21,7 @@ class AdamW:
         lr: learning rate at the schedule's peak.
         betas: decay of the running means of the gradient and of its square.
         eps: added to the square root of the mean squared gradient.
-        weight_decay: decay of matrices per step, relative to the learning rate.
+        weight_decay: decay of matrices and kernels per step, relative to the learning rate.
         layer_decay: learning rate of each encoder block, relative to the next block's, and of the subsampling, relative
             to the first block's, so that fine-tuning changes general, lower layers less (Howard and Ruder 2018,
             arXiv:1801.06146, section 3.2). 1: equal rates.
@@ -53,13 +55,17 @@ class AdamW:
         for name, parameter in trained.items():
             depth = depths[name]
             below = 0 if depth is None or self._layer_decay == 1 else top - depth
-            members.setdefault((below, parameter.ndim > 1), []).append(parameter)
+            members.setdefault((below, _decays(name, parameter)), []).append(parameter)
         groups: list[dict[str, Any]] = [
             {"params": members[below, decays], "lr": self._settings["lr"] * self._layer_decay**below}
             | ({} if decays else {"weight_decay": 0.0})
             for below, decays in sorted(members, key=lambda member: (member[0], not member[1]))
         ]
         return torch.optim.AdamW(groups, **self._settings, fused=True)  # one pass over the weights: less memory traffic
+
+
+def _decays(name: str, parameter: nn.Parameter) -> bool:
+    return parameter.ndim > 1 and name.rpartition(".")[2] not in ATTENTION_BIASES
 
 
 def _depth(name: str) -> int | None:

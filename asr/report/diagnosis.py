@@ -7,17 +7,22 @@ from pathlib import Path
 
 from asr.data.manifest import Utterance
 from asr.diagnosis.finding import Case, Fact, Finding, Severity
+from asr.diagnosis.learning_rates import RangeTest
 from asr.errors import InputError
 from asr.report.clips import Clips, record
+from asr.report.curves import Curve
+from asr.run.learning_rate import PlannedRates
 from asr.system.files import check_output, write_output
-from asr.text.numbers import counted
+from asr.text.numbers import counted, percent
 from asr.text.printable import printable
+from asr.web.chart import Axis, Series, line_chart
 from asr.web.figures import facts, figure
 from asr.web.page import escape, page
 from asr.web.utterances import attachments
 
 AFTER_WHICH_TO_BREAK = re.compile(r"(?<=[_/])(?!$)")  # in long ids; browsers break after a hyphen by themselves
 SHOWN = 20  # maximum number of listed cases of a finding; further cases are only counted
+RATE_BUCKETS = 100  # the chart of the learning rate has at most four points in each
 AUDIO_BYTES = 20_000_000  # maximum size of the recordings in a page: half an hour of speech
 
 
@@ -37,6 +42,7 @@ class Diagnosis:
         self._name, self._path = name, path
         self._findings: list[Finding] = []
         self._facts: list[Fact] = []
+        self._charts: list[str] = []
 
     def add(self, findings: Sequence[Finding], facts: Sequence[Fact] = ()) -> None:
         """Print and store findings, worst finding first, and facts."""
@@ -46,6 +52,10 @@ class Diagnosis:
             print(printable(f"{name}: {description}"), flush=True)
         self._findings += findings
         self._facts += facts
+
+    def draw(self, chart: str) -> None:
+        """Add a chart to the page."""
+        self._charts.append(chart)
 
     def refuse(self, error: InputError) -> None:
         """Add a finding for an error that makes training impossible."""
@@ -62,7 +72,8 @@ class Diagnosis:
         parts = [counted(count, severity.name.lower()) for severity, count in zip(Severity, counts, strict=True)]
         errors = counts[Severity.ERROR]
         verdict = f"{', '.join(parts)}: training {'should not' if errors else 'may'} start"
-        write_output("doctor.report", self._path, diagnosis_page(self._name, verdict, findings, self._facts))
+        content = diagnosis_page(self._name, verdict, findings, self._facts, self._charts)
+        write_output("doctor.report", self._path, content)
         print("\n" + printable(f"{verdict}; report with recordings: {self._path}"), flush=True)
         if errors:
             kinds = ", ".join(finding.kind for finding in findings[:errors])
@@ -70,7 +81,27 @@ class Diagnosis:
             raise InputError(f"training should not start; {number} above must be corrected: {kinds}.")
 
 
-def diagnosis_page(name: str, verdict: str, findings: Sequence[Finding], pairs: Sequence[Fact]) -> str:
+def rate_chart(rates: PlannedRates) -> str:
+    """Draw the learning rate that is planned for each step of a run."""
+    curve = Curve(list(rates.steps), rates.rates).thinned(RATE_BUCKETS)
+    points = list(zip(map(float, curve.steps), curve.values, strict=True))
+    steps = Axis("optimizer step", low=0, high=rates.total_steps)
+    title = f"Learning rate: {percent(rates.warmup_share, 0)} of the run is warm-up"
+    return line_chart(title, steps, Axis("learning rate"), [Series("learning rate", points)])
+
+
+def range_chart(test: RangeTest) -> str:
+    """Draw the losses of a learning-rate range test."""
+    points = list(zip(test.rates, test.losses, strict=True))
+    title = f"Steps with rising learning rates: {test.suggestion:.1e} is suggested"
+    rate = Axis("learning rate", "{:.0e}".format, low=test.rates[0], high=test.rates[-1], log=True)
+    note = "moving average of the loss, with one batch per step"
+    return line_chart(title, rate, Axis("loss per token"), [Series("loss", points)], note, zero=False)
+
+
+def diagnosis_page(
+    name: str, verdict: str, findings: Sequence[Finding], pairs: Sequence[Fact], charts: Sequence[str] = ()
+) -> str:
     """Return the page of findings.
 
     Args:
@@ -78,6 +109,7 @@ def diagnosis_page(name: str, verdict: str, findings: Sequence[Finding], pairs: 
         verdict: whether training should start.
         findings: findings, worst finding first.
         pairs: facts about the examined data and about the resources that training needs.
+        charts: charts of the planned training.
     """
     utterances = list(_worst_first(findings))
     indices = {id(utterance): index for index, utterance in enumerate(utterances)}
@@ -93,7 +125,9 @@ def diagnosis_page(name: str, verdict: str, findings: Sequence[Finding], pairs: 
         f"{facts(pairs)}</header><section><h2>Findings</h2>",
         "" if findings else "<p>None.</p>",
         *(_section(finding, indices, clips) for finding in findings),
-        "</section></main>",
+        "</section>",
+        *(["<section><h2>Plan</h2>", *charts, "</section>"] if charts else []),
+        "</main>",
     ]
     return page(title, "\n".join(body), ["listen.js"], attachments=attachments({"clip": clips.audio}))
 

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from textwrap import indent
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from asr.checkpoint.adapted import ADAPTER, is_adapter, merged
 from asr.checkpoint.bundle import read_bundle
 from asr.checkpoint.load import BUNDLE, CHECKPOINTS, bundle_recognizer, write_bundle
-from asr.checkpoint.saved import by_score, intact_checkpoints, kept_checkpoints, select
+from asr.checkpoint.saved import SavedCheckpoint, by_score, intact_checkpoints, kept_checkpoints, select
 from asr.data.manifest import Utterance
 from asr.errors import InputError
 from asr.evaluation.comparison import before_and_after, compare
@@ -28,6 +29,7 @@ from asr.text.printable import printable
 if TYPE_CHECKING:
     from asr.run.initialization import Initialization
 
+BY_SCORE = ("best", "average_best")  # values of checkpoint.select that compare validations
 LOOK = (  # causes in the order in which to check them
     "Look at report.html in run_dir. If hypotheses make no sense, check the texts and their tokens. If train/loss "
     "falls too slowly or rises, check optimizer.lr, schedule and trainer.max_steps. If train/loss is constant, check "
@@ -44,6 +46,7 @@ def finish(
     tests: Mapping[str, Sequence[Utterance]],
     device: Any,
     start: "Initialization | None",
+    valid_words: int,
 ) -> dict[str, Evaluation]:
     """Write the bundle, evaluate it on the test manifests, and compare it with the initial model.
 
@@ -53,9 +56,12 @@ def finish(
         tests: utterances of each test manifest, by its name.
         device: device for recognition.
         start: the initial model; None: random weights.
+        valid_words: number of words in the references of the validation set.
     """
     bundle = make_bundle(run_dir, settings, start)
     logger.info("bundle written to %s", bundle)
+    if settings.checkpoint.select in BY_SCORE:
+        warn_of_chance(intact_checkpoints(run_dir / CHECKPOINTS), settings.checkpoint.select, valid_words)
     EventsFile(run_dir).append(Bundled())
     results = test_bundle(bundle, tests, device, start)
     for name, evaluation in results.items():
@@ -63,6 +69,28 @@ def finish(
     if start is not None:
         tell_gains(run_dir, settings.components["decode"], start, tests, results, device)
     return results
+
+
+def warn_of_chance(checkpoints: Sequence[SavedCheckpoint], selection: str, num_words: int) -> None:
+    """Log a warning if the WERs of the validated checkpoints differ by less than the standard error of the best one.
+
+    Errors are taken to be independent; as they are not, the true standard error is larger.
+
+    Args:
+        checkpoints: checkpoints of the run.
+        selection: `checkpoint.select`.
+        num_words: number of words in the references of the validation set.
+    """
+    scores = [checkpoint.score for checkpoint in by_score(checkpoints) if checkpoint.score is not None]
+    if len(scores) < 2 or not num_words:
+        return
+    best, worst = min(1.0, scores[0]), scores[-1]
+    standard_error = math.sqrt(best * (1 - best) / num_words)
+    if worst - best < standard_error:
+        difference = f"differ by {100 * (worst - best):.2f} points"
+        error = f"the standard error of {counted(num_words, 'word')} is {100 * standard_error:.2f} points"
+        warning = "validation WERs of the stored checkpoints %s, and %s, so checkpoint.select=%s selects by chance"
+        logger.warning(warning + "; use average_last", difference, error, selection)
 
 
 def check_learnt(results: Mapping[str, Evaluation], max_wer: float) -> None:

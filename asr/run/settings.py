@@ -106,6 +106,7 @@ class DoctorSettings:
         listen_hours: maximum hours of audio to decode; None: all.
         model: trained model whose alignment scores detect wrong texts; None: texts are not checked with a model.
         card_gigabytes: memory of the GPU to train on, in GB; None: no comparison.
+        learning_rates: whether to train a few steps with a rising learning rate.
     """
 
     report: Annotated[str | None, or_null(PATH)]
@@ -113,6 +114,7 @@ class DoctorSettings:
     listen_hours: Annotated[float | None, or_null(above(0))]
     model: Annotated[str | None, or_null(TEXT)]
     card_gigabytes: Annotated[float | None, or_null(above(0))]
+    learning_rates: Annotated[bool, SWITCH]
 
 
 @dataclass(frozen=True)

@@ -1,9 +1,7 @@
 """Linear warm-up, then decay with the inverse square root of the step."""
 
-from typing import Annotated
-
 from asr.interfaces import Moment
-from asr.settings.rule import whole
+from asr.schedule.warm_up_length import WarmUp, WarmUpFraction, WarmUpSteps
 
 
 class Noam:
@@ -12,13 +10,14 @@ class Noam:
     *Source*: Vaswani et al. 2017, arXiv:1706.03762, section 5.3.
 
     Args:
-        warmup_steps: number of steps until the peak.
+        warmup_steps: number of steps until the peak; None: warmup_fraction.
+        warmup_fraction: this number as a fraction of the run's steps; None: warmup_steps.
     """
 
-    def __init__(self, *, warmup_steps: Annotated[int, whole(0)]) -> None:
-        self.warmup_steps = max(1, warmup_steps)
+    def __init__(self, *, warmup_steps: WarmUpSteps, warmup_fraction: WarmUpFraction) -> None:
+        self._warm_up = WarmUp(warmup_steps, warmup_fraction)
 
     def __call__(self, moment: Moment) -> float:
         """Return the factor by which the learning rate is multiplied."""
-        progress = (moment.step + 1) / self.warmup_steps
+        progress = (moment.step + 1) / self._warm_up.steps(moment.total_steps)
         return min(progress, progress**-0.5)

@@ -2,7 +2,8 @@
 
 import logging
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 import lightning.pytorch as pl
@@ -11,7 +12,9 @@ from torch.optim.swa_utils import AveragedModel
 
 from asr.checkpoint.saved import PERPLEXITY
 from asr.data.batch import Batch
+from asr.data.token_frequencies import frequency_loss
 from asr.recognition.model import Model
+from asr.run.learning_rate import planned_rates
 from asr.text.numbers import counted, percent
 from asr.training.compiled_blocks import CompiledBlocks, Inductor
 from asr.training.frozen import Frozen
@@ -28,13 +31,15 @@ if TYPE_CHECKING:
     from asr.run.settings import RunSettings
     from asr.training.data_module import SpeechData
     from asr.training.task import RecognitionTask
+    from asr.training.tasks import TrainingTask
 
 
 logger = logging.getLogger(__name__)
 
 STUCK = 0.995  # with a larger fraction of blank frames, no word is recognised
 STUCK_VALIDATIONS = 2  # in a row, because every CTC model outputs only blanks early in its training
-STUCK_CAUSES = (
+LEARNING = 0.95  # a validation loss below this fraction of the loss by frequencies shows that the model uses the audio
+CAUSES = (
     "a learning rate that is too high or too low (optimizer.lr), too few steps so far (schedule.warmup_steps, "
     "trainer.max_epochs), masks on a small corpus (augment=[speed_perturb]), texts that do not match their audio "
     "(python -m asr.doctor). debug=overfit tests whether the model can learn at all"
@@ -148,7 +153,39 @@ class StuckAtBlank(pl.Callback):
         self._in_a_row = self._in_a_row + 1 if ratio >= STUCK and trainer.global_step > 0 else 0
         if self._in_a_row == STUCK_VALIDATIONS:
             blanks = f"{percent(ratio)} of the frames are blank in {STUCK_VALIDATIONS} validations in a row"
-            logger.warning("the model recognises nothing: %s. Likely causes: %s.", blanks, STUCK_CAUSES)
+            logger.warning("the model recognises nothing: %s. Likely causes: %s.", blanks, CAUSES)
+
+
+class StuckAtFrequencies(pl.Callback):
+    """Log the planned learning rates, and the loss of a model that knows only how frequent each token is.
+
+    Warn once if a validation after the warm-up has nearly this loss.
+
+    Args:
+        components: sections of the run's components.
+        by_frequency: returns this loss per token (`frequency_loss`).
+    """
+
+    def __init__(self, components: Mapping[str, Any], by_frequency: Callable[[], float]) -> None:
+        self._components, self._by_frequency = components, by_frequency
+        self._loss, self._warmup_steps = 0.0, 0
+        self._is_reported = False
+
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Compute and log both."""
+        steps_per_epoch = math.ceil(trainer.num_training_batches / trainer.accumulate_grad_batches)
+        rates = planned_rates(self._components, cast("TrainingTask", pl_module).total_steps, steps_per_epoch)
+        self._loss, self._warmup_steps = self._by_frequency(), rates.warmup_steps
+        logger.info("%s", rates)
+        logger.info("a model that knows only how frequent each token is has a loss of %.3f per token", self._loss)
+
+    def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Compare the validation loss."""
+        loss = float(trainer.callback_metrics["valid/loss"])
+        if trainer.global_step > self._warmup_steps and loss > LEARNING * self._loss and not self._is_reported:
+            self._is_reported = True
+            losses = f"a loss of {loss:.3f} per token, and {self._loss:.3f} would need only the tokens' frequencies"
+            logger.warning("after the warm-up, the model has %s. Likely causes: %s.", losses, CAUSES)
 
 
 def besides_steps(
@@ -163,7 +200,9 @@ def besides_steps(
         task: the task to train.
         data: the data to train on.
     """
-    callbacks = [*step_callbacks(settings, task.model, data.worst_batches), StuckAtBlank()]
+    by_frequency = partial(frequency_loss, prepared.corpus.train, task.model.reference.encode)
+    stuck = [StuckAtBlank(), StuckAtFrequencies(settings.components, by_frequency)]
+    callbacks = [*step_callbacks(settings, task.model, data.worst_batches), *stuck]
     if prepared.start is not None and prepared.state.resume is None:
         callbacks.append(LambdaCallback(on_train_start=lambda trainer, task: validate(trainer)))
     callbacks += _weights(trainer, settings.ema.decay)

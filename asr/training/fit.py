@@ -26,6 +26,7 @@ SHORTENING = (
     "limit_train_batches",
     "overfit_batches",
 )  # Trainer arguments that end it early
+OTHER_GROUPS = "parameter group"  # in torch's errors about the state of another optimizer
 
 logger = logging.getLogger(__name__)
 
@@ -83,6 +84,9 @@ def fit(
             raise SystemExit(0) from None
         raise _stopped(stopped.signum, _place(trainer, total_steps), state) from None
     except (MisconfigurationException, ValueError, TypeError) as error:
+        if resume and OTHER_GROUPS in str(error):
+            must = f"{resume.path}: the optimizer must divide the weights into groups like this version of asr"
+            raise InputError(f"{must}; an earlier version wrote this checkpoint. Give another run_dir.") from None
         if not _is_from_lightning(error):
             raise
         raise InputError(refusal(error, settings.others)) from None

@@ -39,6 +39,7 @@ SYNONYMS = {  # names of other toolkits, and the settings of asr with this purpo
     "train_manifest": ("corpus.train",),
     "vocab": ("tokenizer.vocab_size",),
     "warmup": ("schedule.warmup_steps",),
+    "warmup_ratio": ("schedule.warmup_fraction",),
     "wd": ("optimizer.weight_decay",),
     "workers": ("data.num_workers",),
     "world_size": ("trainer.devices",),
