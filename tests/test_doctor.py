@@ -5,6 +5,7 @@ import re
 import shutil
 from contextlib import redirect_stdout
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,8 @@ from asr.data.manifest import Utterance, read_manifest, write_manifest
 from asr.diagnosis.alignment import alignment_findings
 from asr.diagnosis.examination import Bounds, examine, sampled, splits_of
 from asr.diagnosis.finding import Severity
-from asr.diagnosis.forecast import disk, memory_finding
+from asr.diagnosis.forecast import disk, fresh_model, memory_finding
+from asr.diagnosis.learning_rates import HIGHEST, LOWEST, NUM_STEPS, range_test
 from asr.diagnosis.sound import MAX_SWAPPED, Sound, measure, speed_findings
 from asr.diagnosis.texts import character_findings
 from asr.diagnosis.training_memory import PeakMemory, batch_bytes
@@ -181,13 +183,28 @@ def test_each_planted_fault_is_found_in_its_utterance_and_in_no_other(sick: tupl
 
 def test_an_intact_corpus_has_no_findings_and_passes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     overrides = Corpus(tmp_path).write()
-    doctor(settings_with(*TINY, *overrides, f"run_dir={tmp_path / 'run'}"))
+    doctor(settings_with(*TINY, *overrides, f"run_dir={tmp_path / 'run'}", "doctor.learning_rates=true"))
     printed = capsys.readouterr().out
     assert findings(printed) == {}
     assert "0 errors, 0 warnings, 0 notes: training may start" in printed
-    for name in ("steps", "an epoch", "the run", "largest batch", "memory", "disk"):
+    for name in ("steps", "learning rate", "an epoch", "the run", "largest batch", "memory", "disk", "learning rates"):
         assert re.search(rf"^{name}: .*\d", printed, re.MULTILINE), name
     assert [path.name for path in (tmp_path / "run").iterdir()] == ["doctor.html"]
+
+
+def test_a_range_test_trains_with_rates_that_rise_by_a_constant_factor(tones: Path, tmp_path: Path) -> None:
+    settings = settings_with(*TINY, *tone_corpus(tones), f"run_dir={tmp_path}", "optimizer.layer_decay=0.5")
+    corpus = read_corpus(settings.corpus, str, IndexCache().utterances)
+    torch.manual_seed(0)
+    model, utterances, _ = fresh_model(settings, corpus, corpus)
+    steps: list[float] = []
+    test = range_test(settings, utterances, model, steps.append)
+    assert len(steps) == len(test.rates) == len(test.losses) > 50
+    assert test.rates[0] == LOWEST
+    factors = [after / before for before, after in pairwise(test.rates)]
+    assert factors == pytest.approx([(HIGHEST / LOWEST) ** (1 / (NUM_STEPS - 1))] * len(factors))
+    assert min(test.losses) < 0.8 * test.losses[0]
+    assert test.rates[0] < test.suggestion < HIGHEST / 10
 
 
 @pytest.mark.parametrize(
