@@ -27,7 +27,7 @@ from asr.audio import flac, resampling
 from asr.audio import load as audio
 from asr.audio.load import audio_info, find_audio, load_waveform, stream_waveform
 from asr.errors import AudioError
-from tests.refusals import refused
+from tests.refusals import check_refusal, mentions, refused
 
 DATA = Path(__file__).parents[2] / "shared" / "data"
 RATE = 16000
@@ -247,7 +247,7 @@ def test_frequencies_that_the_lower_rate_cannot_represent_are_removed(save):
 def test_an_impossible_sample_rate_is_refused(save):
     for rate in (1, 2_000_000):
         message = refusal(save(wav_of(fmt(rate=rate), chunk(b"data", bytes(100)))))
-        assert f"sample rate must lie between 1000 and 1000000 Hz; got {rate}." in message
+        assert mentions(message, f"sample rate; got {rate}")
 
 
 # ---- segments of files
@@ -304,17 +304,16 @@ def test_a_segment_may_exceed_the_end_of_the_file_only_by_rounding(name, save):
     assert torch.allclose(load_waveform(path, RATE, offset=4.0, duration=0.11), rest, atol=1e-6)
     for offset, duration in [(4.0, 0.15), (4.1, 0.01), (5.0, 1.0), (1e300, 1.0)]:
         message = refusal(path, offset=offset, duration=duration)
-        assert f"the segment from {offset:.3f} s to" in message
-        assert "the file has 4.100 s" in message
-    assert "the file has 4.100 s" in refusal(path, offset=4.2)
+        assert mentions(message, f"segment ... {offset:.3f} s ... 4.100 s")
+    assert mentions(refusal(path, offset=4.2), "segment ... 4.200 s ... 4.100 s")
 
 
 @pytest.mark.parametrize(
     "segment", [{"offset": -0.1}, {"duration": -1.0}, {"offset": math.nan}, {"duration": math.inf}]
 )
 def test_invalid_offsets_and_durations_are_refused(segment, save):
-    (key,) = segment
-    assert f"{key} must be a number of seconds" in refusal(save(encoded("wav")), **segment)
+    [(key, value)] = segment.items()
+    check_refusal(refusal(save(encoded("wav")), **segment), key, got=value)
 
 
 def test_a_segment_shorter_than_one_sample_is_refused(save):
@@ -371,9 +370,9 @@ def test_channels_that_cancel_each_other_are_reported(save, caplog):
     with caplog.at_level(logging.WARNING, "asr.audio.load"):
         for path in [*paths.values()] * 2:
             load_waveform(path, RATE)
-    named = [message for message in caplog.messages if "channels must not cancel" in message]
+    named = [message for message in caplog.messages if " dB " in message]
     assert [message.partition(": ")[0] for message in named] == [str(paths["inverted"]), str(paths["nearly inverted"])]
-    assert re.search(r"their mean is \d+ dB weaker than one channel\. Use only one channel\.", named[1])
+    assert re.search(r"\d+ dB .* one channel\.", named[1])
 
 
 def test_importing_asr_audio_does_not_import_torchaudio():
@@ -488,8 +487,8 @@ def test_a_stream_ends_before_the_first_block_with_non_finite_samples_and_the_er
     blocks, message = end_of_stream(path, block_seconds=0.1)
     assert torch.equal(torch.cat(blocks), torch.from_numpy(samples[:8000]))
     assert message == refusal(path)
-    assert "3 do not, the first nan at 0.500 s" in message
-    assert "2 do not, the first nan at 0.562 s" in end_of_stream(path, offset=0.55, block_seconds=0.1)[1]
+    assert mentions(message, "3 ... first nan at 0.500 s")
+    assert mentions(end_of_stream(path, offset=0.55, block_seconds=0.1)[1], "2 ... first nan at 0.562 s")
 
 
 @pytest.mark.parametrize("unknown", [False, True])
@@ -619,11 +618,11 @@ def test_non_finite_or_extremely_large_samples_are_refused(bad, subtype, save):
     samples = noisy_sweep(1.0).copy()
     samples[[8000, 9000]] = bad
     path = save(encode(samples, RATE, "WAV", subtype))
-    assert f"samples must lie between -16777216 and 16777216; 2 do not, the first {bad:g} at 0.500 s" in refusal(path)
-    assert f"the first {bad:g} at 0.500 s" in refusal(path, offset=0.4, duration=0.2)
+    assert mentions(refusal(path), f"samples ... 16777216 ... 2 ... first {bad:g} at 0.500 s")
+    assert f"first {bad:g} at 0.500 s" in refusal(path, offset=0.4, duration=0.2)
     assert load_waveform(path, RATE, duration=0.4).shape == (6400,)
     stereo = np.stack([samples, np.full_like(samples, math.nan)], axis=1)
-    assert "16000 do not, the first nan" in refusal(save(encode(stereo, RATE, "WAV", subtype)))
+    assert mentions(refusal(save(encode(stereo, RATE, "WAV", subtype))), "16000 ... first nan")
 
 
 def test_unusual_file_names_are_shown_on_one_line(tmp_path):
@@ -753,8 +752,8 @@ def test_a_flac_of_unknown_length_is_read_to_the_end(save):
     path = save(with_flac_length(data, 0))
     assert torch.equal(load_waveform(path, RATE), load_waveform(save(data, "known.flac"), RATE))
     assert audio_info(path) == (RATE, 1, 65600)
-    assert "must lie within the file" in refusal(path, offset=4.0, duration=1.0)
-    assert "must lie within the file" in refusal(path, offset=50.0, duration=1.0)
+    assert mentions(refusal(path, offset=4.0, duration=1.0), "segment ... 5.000 s ... less audio")
+    assert mentions(refusal(path, offset=50.0, duration=1.0), "segment ... 51.000 s ... less audio")
     assert "truncated" in refusal(save(with_flac_length(data, 0)[:-100]))
 
 

@@ -176,19 +176,18 @@ def test_a_bundle_of_one_checkpoint_has_exactly_its_weights(run_dir: Path, tmp_p
 @pytest.mark.parametrize(
     ("other", "message"),
     [
-        (lambda path: save(path, "encoder.dim=64"), "Different: encoder.dim: 32 -> 64"),
-        (lambda path: save(path, "normalizer=as_written"), "Different: normalizer: 'basic' -> 'as_written'"),
-        (lambda path: save(path, texts=["abd"]), "learnt ... files.characters.json"),
-        (lambda path: save(path, run_id="b"), "Different: run: 'a' -> 'b'"),
+        (lambda path: save(path, "encoder.dim=64"), "encoder.dim: 32 -> 64"),
+        (lambda path: save(path, "normalizer=as_written"), "normalizer: 'basic' -> 'as_written'"),
+        (lambda path: save(path, texts=["abd"]), "files.characters.json"),
+        (lambda path: save(path, run_id="b"), "run: 'a' -> 'b'"),
     ],
 )
 def test_checkpoints_of_different_runs_are_refused_with_the_difference(
     run_dir: Path, tmp_path: Path, other: Callable[[Path], Path], message: str
 ) -> None:
     files = [*checkpoints(run_dir, 10), other(tmp_path / "other.ckpt")]
-    with refused(InputError, message) as raised:
+    with refused(InputError, f"{files[1]} ... {files[0]} ... {message}"):
         average([*map(str, files), "--output-dir", str(tmp_path / "out")])
-    assert mentions(str(raised.value), f"{files[1]} ... average must belong")
     assert not (tmp_path / "out").exists()
 
 
@@ -210,8 +209,8 @@ BIAS = PREFIX + "head.ctc.linear.bias"
             lambda content: content["state_dict"].pop(BIAS),
             "head.ctc.linear.bias ... 4",
         ),
-        (lambda content: content["state_dict"].update({BIAS: torch.zeros(9)}), "is (9,) float32, but (4,)"),
-        (lambda content: content["state_dict"].update({BIAS: torch.zeros(4).half()}), "is (4,) float16, but"),
+        (lambda content: content["state_dict"].update({BIAS: torch.zeros(9)}), "linear.bias ... (9,) float32 ... (4,)"),
+        (lambda content: content["state_dict"].update({BIAS: torch.zeros(4).half()}), "bias ... (4,) float16"),
         (
             lambda content: content["state_dict"].update({PREFIX + "x": torch.zeros(1)}),
             "x is (1,) float32",
@@ -231,13 +230,13 @@ def test_checkpoints_with_other_tensors_are_refused_and_a_differing_tensor_is_na
 @pytest.mark.parametrize(
     ("edit", "message"),
     [
-        (lambda content: content.pop("state_dict"), "is damaged: KeyError: 'state_dict'"),
+        (lambda content: content.pop("state_dict"), "KeyError: 'state_dict'"),
         (lambda content: content.pop("asr"), "not from asr.train"),
-        (lambda content: content.update(asr=3), "is damaged: TypeError"),
-        (lambda content: content["asr"].update(config={"encoder": torch.zeros(1)}), "is damaged: TypeError"),
-        (lambda content: content["asr"].update(config={}), "have the keys"),
-        (lambda content: content.update(state_dict={PREFIX + "x": "y"}), "must be tensors"),
-        (lambda content: content.update(state_dict={}), "must have weights"),
+        (lambda content: content.update(asr=3), "damaged: TypeError"),
+        (lambda content: content["asr"].update(config={"encoder": torch.zeros(1)}), "damaged: TypeError"),
+        (lambda content: content["asr"].update(config={}), "config ... normalizer, tokenizer"),
+        (lambda content: content.update(state_dict={PREFIX + "x": "y"}), "weights ... tensors"),
+        (lambda content: content.update(state_dict={}), "weights ... tensors"),
         (lambda content: content["asr"]["files"].update({3: torch.zeros(1)}), "plain names; got 3"),
         (lambda content: content["asr"]["files"].update({"../../escaped": torch.zeros(1)}), "'../../escaped'"),
         (lambda content: content["asr"]["files"].update({"/tmp/escaped": torch.zeros(1)}), "plain names"),
@@ -289,7 +288,7 @@ def test_a_file_that_cannot_be_read_is_named_in_the_error(
         (["run", "run"], "sources ... checkpoint files"),
         (["run", "run/checkpoints/step=25.ckpt"], "sources ... checkpoint files"),
         (["run/checkpoints/step=25.ckpt", "--last", "2"], "checkpoint files; got checkpoint files"),
-        (["run/checkpoints/step=25.ckpt", "run/../run/checkpoints/step=25.ckpt"], "be given once"),
+        (["run/checkpoints/step=25.ckpt", "run/../run/checkpoints/step=25.ckpt"], "step=25.ckpt ... step=25.ckpt"),
         (["run/bundle"], "validated checkpoints ... checkpoints/step=…"),
         (["nowhere"], "nowhere: no such checkpoint"),
         (["nowhere", "--last", "2"], "no such checkpoint"),

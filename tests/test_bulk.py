@@ -232,7 +232,7 @@ def test_a_full_disk_ends_a_job_with_a_one_line_error_and_the_job_resumes(
     assert process.exitcode == 1
     errors = [line for line in (tmp_path / "log").read_text().splitlines() if line.startswith("error: ")]
     assert len(errors) == 1
-    assert re.search(r"part-\d+\.jsonl?: must be written; File too large", errors[0])
+    assert re.search(r"part-\d+\.jsonl?: .*File too large", errors[0])
     assert "Traceback" not in (tmp_path / "log").read_text()
     transcribe(arguments)
     assert files_of(tmp_path / "out") == files_of(undisturbed)
@@ -537,7 +537,7 @@ def test_a_bad_input_is_reported_in_one_line(source: Path, tmp_path: Path) -> No
     for path, message in [
         (twice, "twice.jsonl:2 ... ids"),
         (wrong, "wrong.jsonl:1 ... duration"),
-        (tmp_path / "none", "hold audio"),
+        (tmp_path / "none", "none ... audio ... .flac"),
         (tmp_path / "absent", "audio file"),
         ("shard-000000.tar", "INPUT ... of shards"),
     ]:

@@ -168,7 +168,7 @@ def test_the_older_bundle_remains_if_a_file_of_the_decoder_cannot_be_read(
     before = {path.name: path.read_bytes() for path in bundle.iterdir()}
     paths = {key: str(path) for key, path in files.items()} | {"lexicon": str(tmp_path / "gone")}
     settings = search_config("beam", **paths)
-    with refused(InputError, "must be writable"):
+    with refused(InputError, f"{bundle} ... {paths['lexicon']}"):
         write_bundle(bundle, [checkpoint], "card", settings)
     assert {path.name: path.read_bytes() for path in bundle.iterdir()} == before
     assert sorted(os.listdir(bundle.parent)) == ["bundle"]

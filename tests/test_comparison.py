@@ -270,20 +270,20 @@ BAD: dict[str, tuple[str | bytes, str]] = {
     "a folder": ("", "is a folder"),
     "empty": ("", "is empty"),
     "not JSON": ("hello", "line ... JSON"),
-    "a manifest": ('{"audio_filepath": "a.wav", "duration": 1.0, "text": "a"}', "missing id, subset"),
+    "a manifest": ('{"audio_filepath": "a.wav", "duration": 1.0, "text": "a"}', "bad.jsonl:1 ... missing id, subset"),
     "a summary": (json.dumps({"wer": 0.5}, indent=2), "line ... JSON"),
-    "duration NaN": (GOOD.replace('"duration": ', '"duration": NaN, "x": ', 1), "duration ... be a number"),
+    "duration NaN": (GOOD.replace('"duration": ', '"duration": NaN, "x": ', 1), "duration; got nan"),
     "binary": (b"RIFF\x24\x00\x00\x00WAVEfmt ", "not text"),
     "not UTF-8": (b"\xff\xfe\x80 not text", "line ... JSON"),
     "cut off": (GOOD[:-20], "line ... JSON"),
     "a huge line": ("[" + "1," * 3_000_000, "line ... JSON"),
-    "twice": (GOOD + GOOD, "ids ... must be unique"),
+    "twice": (GOOD + GOOD, "bad.jsonl:6 ... ids ... 'utterance-0'"),
     "other utterances": (FEWER, "both evaluations ... same utterances"),
     "other texts": (
         GOOD.replace('"reference": "', '"reference": "x '),
         "both evaluations ... same references",
     ),
-    "Unicode": (GOOD.replace("utterance-3", "\u202e\u05e9\u200b"), "1 of 5 are"),
+    "Unicode": (GOOD.replace("utterance-3", "\u202e\u05e9\u200b"), "1 of 5 ... 'utterance-3'"),
 }
 
 

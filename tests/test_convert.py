@@ -49,7 +49,7 @@ from tests.nemo import (
     vocabulary,
     write_tar,
 )
-from tests.refusals import refused
+from tests.refusals import check_ended, mentions, refused
 
 Files = dict[str, bytes]
 
@@ -253,7 +253,7 @@ def test_a_bundle_that_nemo_cannot_represent_is_refused(tiny: Path, tmp_path: Pa
         ({"encoder": {"conv_context_size": "causal"}}, "encoder.conv_context_size; got 'causal'"),
         ({"encoder": {"conv_norm_type": "layer_norm"}}, "encoder.conv_norm_type ... 'batch_norm'"),
         ({"encoder": {"use_bias": "no"}}, "encoder.use_bias; got 'no'"),
-        ({"encoder": {"reduction": "pooling"}}, "encoder.reduction ... must be null"),
+        ({"encoder": {"reduction": "pooling"}}, "encoder.reduction; got 'pooling'"),
         ({"encoder": {"feat_out": 640}}, "encoder.feat_out; got 640"),
         ({"encoder": {"new_in_nemo_4": 1}}, "encoder.new_in_nemo_4 ... not support"),
         ({"encoder": {"_target_": "nemo.x.SqueezeformerEncoder"}}, "encoder ... nemo.x.Squeeze"),
@@ -595,7 +595,7 @@ def test_the_error_about_a_malicious_file_does_not_repeat_torchs_advice_to_execu
     with pytest.raises(InputError) as raised:
         main([str(archive(tmp_path, state=tensors() | {"x": _Evil()})), "-o", str(tmp_path / "output")])
     message = str(raised.value)
-    assert "nothing that could run code; Trying to load unsupported GLOBAL posix.mkdir" in message
+    assert mentions(message, "code ... GLOBAL posix.mkdir")
     for advice in ("weights_only", "likely succeed", "safe_globals"):
         assert advice not in message
 
@@ -603,9 +603,8 @@ def test_the_error_about_a_malicious_file_does_not_repeat_torchs_advice_to_execu
 def test_errors_of_the_command_are_reported_in_one_line(tmp_path: Path) -> None:
     path = archive(tmp_path, changed(encoder={"self_attention_model": "abs_pos"}))
     ended = run_module("asr.convert", path, "-o", tmp_path / "output")
-    assert (ended.returncode, ended.stdout) == (1, "")
-    assert ended.stderr.startswith(f"error: {path}: encoder.self_attention_model must be")
-    assert ended.stderr.count("\n") == 1
+    assert not ended.stdout
+    check_ended(ended, f"{path} ... encoder.self_attention_model; got 'abs_pos'")
 
 
 @torch.no_grad()

@@ -512,7 +512,7 @@ def changed(**values: Any) -> Callable[[str], str]:
 
 
 BROKEN = {  # name: (source format, file, line to change, function that changes the line, expected error)
-    "a command": ("kaldi", "wav.scp", 2, lambda _: "utterance-1 sox x.wav - |", r"commands are not run"),
+    "a command": ("kaldi", "wav.scp", 2, lambda _: "utterance-1 sox x.wav - |", r"commands .*'sox x.wav - \|'"),
     "a position in an archive": ("kaldi", "wav.scp", 2, lambda _: "utterance-1 raw.ark:17", r"an archive"),
     "a key alone": ("kaldi", "wav.scp", 3, lambda _: "utterance-2", r"a key and a value"),
     "missing audio": (
@@ -526,10 +526,10 @@ BROKEN = {  # name: (source format, file, line to change, function that changes 
     "a column too many": ("common_voice", "validated.tsv", 3, lambda line: f"{line}\tx", r"4 columns"),
     "a path outside": ("common_voice", "validated.tsv", 4, lambda _: "1\t../../../etc/passwd\tabc\t1", r"lie below"),
     "an absolute path": ("audio_folder", "metadata.csv", 2, lambda _: "/etc/passwd,abc,1", r"lie below"),
-    "no text": ("audio_folder_jsonl", "metadata.jsonl", 2, changed(text=None), r"must be texts"),
+    "no text": ("audio_folder_jsonl", "metadata.jsonl", 2, changed(text=None), r"text .*; got .* None"),
     "no JSON": ("audio_folder_jsonl", "metadata.jsonl", 2, lambda _: "{", r"one JSON object"),
     "tarred audio": ("nemo", "manifest.json", 5, changed(audio_filepath="audio__OP_0..9_CL_.tar"), r"names tar files"),
-    "a duration below zero": ("nemo", "manifest.json", 5, changed(duration=-1), r"must be positive"),
+    "a duration below zero": ("nemo", "manifest.json", 5, changed(duration=-1), r"duration .*; got -1 "),
     "four columns": ("ljspeech", "metadata.csv", 6, lambda _: "utterance-5|a|b|c", r"4 columns"),
     "an id twice": ("ljspeech", "metadata.csv", 2, lambda _: "utterance-0|abc|abc", r"unique"),
 }

@@ -530,7 +530,7 @@ def test_steps_that_cannot_fit_or_are_planned_for_a_gpu_are_forecast_but_not_tri
     if problem == "card":
         doctor(replace(settings, doctor=replace(settings.doctor, card_gigabytes=24)))
     else:
-        with refused(InputError, "must be corrected ... memory"):
+        with refused(InputError, "1 finding ... memory"):
             doctor(settings)
     output = capsys.readouterr().out
     assert re.search(r"^tensors: full [\d.]+ GB", output, re.MULTILINE)
@@ -548,7 +548,7 @@ def test_the_forecast_is_printed_before_a_step_is_tried(
         raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes")
 
     monkeypatch.setattr("asr.diagnosis.trial.Trial._step", step)
-    with refused(InputError, "must be corrected ... memory"):
+    with refused(InputError, "1 finding ... memory"):
         doctor(settings_with(*TINY, *tone_corpus(tones), f"run_dir={tmp_path}", "doctor.listen_hours=0.001"))
     assert re.search(r"^tensors: full [\d.]+ GB", printed[0], re.MULTILINE)
 

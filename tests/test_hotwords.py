@@ -185,12 +185,10 @@ def test_a_phrase_that_is_empty_after_normalisation_is_impossible(tmp_path: Path
 
 @pytest.mark.parametrize(
     ("content", "reason"),
-    [*UNREADABLE, (b"", "the file has none"), (b" \n\n\t\n", "the file has none")],
+    [*UNREADABLE, (b"", "phrases ... none"), (b" \n\n\t\n", "phrases ... none")],
 )
 def test_an_unusable_file_is_reported_in_one_line(tmp_path: Path, content: bytes | None, reason: str) -> None:
-    assert_unusable(
-        tmp_path / "hotwords.txt", content, lambda path: beam(LETTERS, hotwords=path), "hotwords must be", reason
-    )
+    assert_unusable(tmp_path / "hotwords.txt", content, lambda path: beam(LETTERS, hotwords=path), "hotwords", reason)
 
 
 def test_a_folder_in_place_of_a_hotwords_file_is_refused(tmp_path: Path) -> None:

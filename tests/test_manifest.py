@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from asr.data.manifest import Utterance, read_good_lines, read_manifest, write_manifest
-from asr.errors import InputError
-from tests.refusals import refused
+from asr.errors import InputError, shown
+from tests.refusals import check_refusal, refused
 
 GOOD = {"audio_filepath": "a.flac", "duration": 1.5, "text": "one"}
 
@@ -83,27 +83,25 @@ def test_a_failed_write_leaves_only_the_old_manifest(tmp_path: Path) -> None:
 
 def test_valid_lines_are_read_and_each_invalid_line_is_named(tmp_path: Path) -> None:
     bad: list[tuple[object, str]] = [
-        ("{", "each line must be one JSON object; Expecting property name"),
-        ("[" * 100_000, "each line must be one JSON object; a number has too many digits, or the nesting is too deep"),
-        ('{"duration": ' + "9" * 5000 + "}", "a number has too many digits"),
-        ([], "each line must be one JSON object; got list"),
-        ({"audio_filepath": "a", "text": ""}, "must have the keys audio_filepath, duration, text; missing duration"),
-        (GOOD | {"id": "x", "duration": 10**400}, "duration must be a number of seconds; got 1000"),
-        (GOOD | {"id": "x", "duration": 1e300}, "duration must be a number of seconds; got 1e+300"),
-        (GOOD | {"id": "x", "offset": True}, "offset must be a number of seconds; got True"),
-        (GOOD | {"id": "x", "text": None}, "text must be a string; got None"),
-        (GOOD | {"id": "\ud800"}, "id must be Unicode text; it has a lone surrogate"),
-        (GOOD | {"id": "x", "text": "\udfff"}, "text must be Unicode text; it has a lone surrogate"),
-        (GOOD | {"id": 1}, "ids must be unique; '1' is already in line 1"),
+        ("{", "JSON ... Expecting property name"),
+        ("[" * 100_000, "JSON ... digits ... nesting"),
+        ('{"duration": ' + "9" * 5000 + "}", "JSON ... digits"),
+        ([], "JSON ... object; got list"),
+        ({"audio_filepath": "a", "text": ""}, "keys ... missing duration"),
+        (GOOD | {"id": "x", "duration": 10**400}, f"duration; got {shown(10**400)}"),
+        (GOOD | {"id": "x", "duration": 1e300}, "duration; got 1e+300"),
+        (GOOD | {"id": "x", "offset": True}, "offset; got True"),
+        (GOOD | {"id": "x", "text": None}, "text; got None"),
+        (GOOD | {"id": "\ud800"}, "id ... lone surrogate"),
+        (GOOD | {"id": "x", "text": "\udfff"}, "text ... lone surrogate"),
+        (GOOD | {"id": 1}, "ids ... '1' ... line 1"),
     ]
     path = manifest(tmp_path, GOOD | {"id": "1"}, *(line for line, _ in bad), GOOD | {"id": "2"})
     utterances, errors = read_good_lines(path)
     assert [utterance.id for utterance in utterances] == ["1", "2"]
     assert len(errors) == len(bad)
     for number, (error, (_, message)) in enumerate(zip(errors, bad, strict=True), start=2):
-        assert str(error).startswith(f"{path}:{number}: "), error
-        assert message in str(error)
-        assert "\n" not in str(error)
+        check_refusal(str(error), f"{path}:{number}: ... {message}")
     with pytest.raises(InputError) as first:
         read_manifest(path)
     assert str(first.value) == str(errors[0])

@@ -285,7 +285,7 @@ def test_tuning_adds_the_language_model_to_the_bundle(fluent: Path, tmp_path: Pa
     ("content", "message"),
     [
         (None, "neural language model ... asr.train_lm"),
-        (b"what is this", "neural language model ... must be safetensors"),
+        (b"what is this", "neural language model ... header"),
         ("no metadata", "asr.train_lm ... metadata describe"),
         ("other weights", "weights ... fit the settings"),
     ],

@@ -210,13 +210,13 @@ def test_a_transducer_that_parakeet_cannot_represent_is_refused(
     ("changes", "message"),
     [
         ({"hidden_act": "gelu"}, "config.hidden_act; got 'gelu'"),
-        ({"durations": [1, 2]}, "head.durations ... ascending order"),
+        ({"durations": [1, 2]}, "head.durations; got [1, 2]"),
         ({"durations": [0, 1, 2]}, "joint.head.weight"),
         ({"blank_token_id": 99}, "blank_token_id; got 99"),
         ({"decoder_hidden_size": "x"}, "decoder_hidden_size; got 'x'"),
-        ({"num_decoder_layers": 1}, "every tensor ... have a counterpart"),
-        ({"projection_size": 3}, "config.projection_size ... must be absent"),
-        ({"model_type": "parakeet_rnnt"}, "config.durations ... must be absent"),
+        ({"num_decoder_layers": 1}, "decoder.lstm.bias_hh_l1"),
+        ({"projection_size": 3}, "config.projection_size ... not support"),
+        ({"model_type": "parakeet_rnnt"}, "config.durations ... not support"),
     ],
 )
 def test_settings_that_asr_does_not_support_are_refused_by_name(

@@ -100,5 +100,5 @@ def test_a_run_without_steps_is_reported_in_one_line(tones: Path, tmp_path: Path
     settings = settings_with(
         *TINY, *tone_corpus(tones), f"run_dir={tmp_path / 'run'}", "+trainer.limit_train_batches=0"
     )
-    with refused(InputError, "limit_train_batches ... must be above"):
+    with refused(InputError, "trainer.limit_train_batches; got 0"):
         train(settings)

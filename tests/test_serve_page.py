@@ -190,10 +190,10 @@ def test_errors_are_shown_and_the_next_file_is_accepted(
     seen = visit(chromium, server.address + "/")
     (tmp_path / "<b>text.wav").write_text("not audio")
     seen.page.set_input_files("#file", tmp_path / "<b>text.wav")
-    assert shown_error(seen.page) == "<b>text.wav: must be audio that libsndfile reads; got: Format not recognised."
+    assert re.match("<b>text.wav: .*libsndfile .*Format not recognised", shown_error(seen.page))
     (tmp_path / "large.wav").write_bytes(bytes(6_000_000))
     seen.page.set_input_files("#file", tmp_path / "large.wav")
-    assert "must be at most 5 megabytes; it has 6.0" in shown_error(seen.page)
+    assert re.search(r"\b5 megabytes.* 6\.0", shown_error(seen.page))
     seen.page.set_input_files("#file", recording)
     assert transcript(seen.page) == text
     assert seen.page.locator("#error").is_hidden()

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import soundfile
 
-from tests.refusals import refused
+from tests.refusals import mentions, refused
 
 pytest.importorskip("onnx", reason="the extra onnx is not installed")
 pytest.importorskip("onnxscript", reason="the extra onnx is not installed")
@@ -107,7 +107,7 @@ def test_an_older_page_is_replaced_as_a_whole_and_other_files_are_not_changed(tm
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        ({"decode": {"name": "beam"}}, "must be greedy ... decode=beam ... --decode"),
+        ({"decode": {"name": "beam"}}, "greedy ... decode=beam ... --decode greedy"),
         (
             {"normalizer": "whisper_english"},
             "as_written ... basic",
@@ -378,10 +378,10 @@ def test_a_failure_to_recognise_a_file_is_explained_and_the_next_file_is_accepte
 ) -> None:
     (tmp_path / "notes.wav").write_text("not audio")
     opened.page.set_input_files("#file", tmp_path / "notes.wav")
-    assert outcome(opened.page).startswith("notes.wav: must be audio that this browser can decode; it is another")
+    assert re.match(r"notes\.wav: .*browser", outcome(opened.page))
     soundfile.write(tmp_path / "lecture.wav", np.zeros(1900 * 8000, dtype=np.float32), 8000, subtype="PCM_U8")
     opened.page.set_input_files("#file", tmp_path / "lecture.wav")
-    assert "lecture.wav: must be at most 30 minutes long" in outcome(opened.page)
+    assert re.match(r"lecture\.wav: .*\b30 minutes", outcome(opened.page))
     opened.page.set_input_files("#file", recordings["plain"])
     assert outcome(opened.page) == SAID
 
@@ -389,10 +389,10 @@ def test_a_failure_to_recognise_a_file_is_explained_and_the_next_file_is_accepte
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("onnxruntime.wasm", "onnxruntime.wasm must be in this page's folder; the server answers with status 404."),
-        (WAVEFORM, r"model-waveform.onnx must be in this page's folder; the server answers with status 404."),
-        ("onnxruntime.js", "onnxruntime.js must be in this page's folder, and intact; it cannot be run."),
-        ("recognizer.js", "recognizer.js must be in this page's folder, and intact; it cannot be run."),
+        ("onnxruntime.wasm", "onnxruntime.wasm ... folder ... 404"),
+        (WAVEFORM, "model-waveform.onnx ... folder ... 404"),
+        ("onnxruntime.js", "onnxruntime.js ... intact"),
+        ("recognizer.js", "recognizer.js ... intact"),
     ],
 )
 def test_a_file_missing_on_the_server_is_named(
@@ -404,7 +404,7 @@ def test_a_file_missing_on_the_server_is_named(
     with serving_files(tmp_path) as address:
         seen = visit(chromium, address + "/")
         seen.page.get_by_role("button", name="Download it now").click()
-        assert outcome(seen.page) == message
+        assert mentions(outcome(seen.page), message)
         seen.page.context.close()
 
 
@@ -414,8 +414,8 @@ def test_an_incomplete_file_on_the_server_is_named(chromium: Any, site: Path, tm
     with serving_files(tmp_path) as address:
         seen = visit(chromium, address + "/")
         seen.page.get_by_role("button", name="Example").click()
-        must = r"model-waveform\.onnx must have \d+ bytes, as when the page was made; the server sent 1000\. Copy all"
-        assert re.search(must, outcome(seen.page))
+        size = (site / WAVEFORM).stat().st_size
+        assert mentions(outcome(seen.page), f"model-waveform.onnx ... {size} bytes ... 1000")
         seen.page.context.close()
 
 

@@ -64,12 +64,12 @@ def test_audio_at_a_url_and_in_a_file_is_decoded_to_identical_samples(
     assert torch.equal(load_waveform("shard:7", 16_000, **segment, content=file.read_bytes()), expected)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("damage", ["truncated", "emptied", "noise"])
-def test_damaged_audio_at_a_url_causes_an_audio_error_that_names_the_url(corpus: Path, damage: str) -> None:
+@pytest.mark.parametrize("reason", ["truncated", "0 bytes", "libsndfile"])
+def test_damaged_audio_at_a_url_causes_an_audio_error_that_names_the_url(corpus: Path, reason: str) -> None:
     content = (corpus / "audio" / "0.wav").read_bytes()
-    damaged = {"truncated": content[: len(content) // 2], "emptied": b"", "noise": b"noise" * 100}[damage]
+    damaged = {"truncated": content[: len(content) // 2], "0 bytes": b"", "libsndfile": b"noise" * 100}[reason]
     write_whole("s3://bucket/damaged.wav", damaged)
-    with refused(AudioError, "s3://bucket/damaged.wav ... must be"):
+    with refused(AudioError, f"s3://bucket/damaged.wav ... {reason}"):
         load_waveform("s3://bucket/damaged.wav", 16_000)
 
 
@@ -100,7 +100,7 @@ def test_a_bad_line_of_a_manifest_at_a_url_is_named_without_the_signature(s3: Fa
     url = f"http://127.0.0.1:{s3.port}/bucket/bad.jsonl"
     with pytest.raises(InputError) as caught:
         read_manifest(f"{url}?{SIGNATURE}")
-    assert mentions(str(caught.value), f"{url}:1 ... have the keys")
+    assert mentions(str(caught.value), f"{url}:1 ... missing duration")
 
 
 def test_signatures_of_audio_are_not_part_of_ids(tmp_path: Path) -> None:
@@ -123,7 +123,7 @@ def test_audio_below_a_url_is_found(corpus: Path) -> None:
     assert find_audio_objects("s3://bucket/corpus") == [
         f"s3://bucket/corpus/audio/{name}" for name in ("0.wav", "1.flac", "2.ogg", "3.mp3")
     ]
-    with refused(AudioError, "hold audio"):
+    with refused(AudioError, "s3://bucket/none ... audio"):
         find_audio_objects("s3://bucket/none")
 
 

@@ -209,9 +209,9 @@ def test_recordings_are_the_files_of_a_folder_or_the_lines_of_a_manifest_without
     ("name", "message"),
     [
         ("none", "augment.noise.recordings ... no such file"),
-        ("empty", "hold audio"),
-        ("bad.jsonl", "bad.jsonl:1 ... have the keys"),
-        ("broken", "broken/a.wav ... must be"),
+        ("empty", "augment.noise.recordings ... empty ... .flac"),
+        ("bad.jsonl", "bad.jsonl:1 ... missing duration"),
+        ("broken", "augment.noise.recordings ... broken/a.wav ... libsndfile"),
     ],
 )
 def test_unusable_recordings_are_reported_in_one_line_that_names_the_setting(
