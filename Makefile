@@ -4,12 +4,14 @@
 # make snapshots: rewrite the files in tests/ that describe the public interface and the error messages.
 # make docs: the documentation as a site, build/site/index.html.
 # make dist: source distribution and wheel, checked by twine.
+# make speedrun HOURS=5 (or 100, 960): download a part of LibriSpeech, train and evaluate on it.
 # make bench: all benchmarks, also of the other toolkits that PyPI has.
 PYTHON ?= python3
+HOURS ?= 5
 BIN := .venv/bin
 RUN := $(BIN)/python -m
 
-.PHONY: demo dist docs lint tests test test-all quick map snapshots bench clean
+.PHONY: demo speedrun dist docs lint tests test test-all quick map snapshots bench clean
 
 .venv/ready: pyproject.toml
 	$(PYTHON) -m venv .venv
@@ -38,6 +40,9 @@ demo: .venv/ready
 	@sed -n 's/.*test-00001\.flac.*"text": "\([^"]*\)".*/Spoken in test-00001.flac: \1/p' data/mini/test.jsonl
 	@echo "Reports: runs/mini/report.html, runs/mini/evaluation/report.html"
 
+speedrun: .venv/ready
+	$(RUN) recipes.librispeech.speedrun $(HOURS)
+
 docs: .venv/ready
 	$(RUN) docs.pages build/docs
 	NO_MKDOCS_2_WARNING=1 $(RUN) mkdocs build --strict --quiet
@@ -54,7 +59,7 @@ lint: .venv/ready
 	$(BIN)/mypy
 
 tests: .venv/ready
-	OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive $(RUN) pytest -n 2 --dist loadfile --hypothesis-profile=ci  # property tests with fixed examples; pytest alone draws new examples
+	PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive $(RUN) pytest -n 2 --dist loadfile --hypothesis-profile=ci  # property tests with fixed examples; pytest alone draws new examples
 
 test: .venv/ready
 	$(MAKE) --jobs=2 lint tests

@@ -1,15 +1,17 @@
 """python -m benchmarks.equal_training: train the same model in asr and in other toolkits, and compare the losses.
 
 A small Parakeet-CTC (or NeMo Conformer-CTC) with random weights is converted by `asr.interchange`, and both are trained
-on equal batches of features by AdamW, in float32, without dropout. The loss of a step is the sum over its utterances
-divided by the number of their tokens. The table has the largest relative difference of the losses in all steps. With
+on equal batches of features by AdamW, without dropout. The loss of a step is the sum over its utterances divided by the
+number of their tokens. The table has the largest relative difference of the losses in all steps. With
 padding, the peers' batch norms count padded frames, and asr's do not; in the last form asr's are replaced by torch's.
 """
 
 import argparse
+import re
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from importlib.util import find_spec
+from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -30,7 +32,7 @@ from benchmarks.results import Results
 DIM, LAYERS, HEADS, KERNEL, CHANNELS, MELS = 64, 2, 4, 9, 16, 80
 SAMPLE_RATE = 16_000
 LEARNING_RATE, BATCH = 1e-3, 4
-TEXTS = ["the quick brown fox jumps over the lazy dog", "pack my box with five dozen liquor jugs"]
+FORMS = ((False, False), (True, False), (True, True))  # whether batches are padded, and asr's norms count padding
 
 
 class TrainingBatch(NamedTuple):
@@ -195,13 +197,16 @@ def random_batches(num_tokens: int, is_padded: bool, seed: int = 0) -> list[Trai
 
 
 def speech_batches(manifest: Path, model: Model, is_padded: bool) -> list[TrainingBatch]:
-    """Make batches of recorded speech; without padding, each batch has copies of one utterance."""
+    """Make batches of recorded speech with the beginnings of its texts; without padding, each has one utterance."""
     batches = []
     utterances = iter(read_manifest(manifest))
     for _ in range(8):
         chosen = [next(utterances) for _ in range(BATCH)] if is_padded else [next(utterances)] * BATCH
         features = [model.features(load_utterance(utterance, SAMPLE_RATE)) for utterance in chosen]
-        tokens = [torch.tensor(model.tokenizer.encode(utterance.text)) - 1 for utterance in chosen]
+        texts = [re.sub("[^a-z ]", "", utterance.text.lower()) for utterance in chosen]  # the tokenizer's characters
+        rows_and_texts = zip(features, texts, strict=True)
+        # The tokenizer has few pieces, so that whole texts would not fit into an eighth of the frames.
+        tokens = [torch.tensor(model.tokenizer.encode(text)[: len(rows) // 16]) - 1 for rows, text in rows_and_texts]
         pad = nn.utils.rnn.pad_sequence
         lengths = (torch.tensor([len(rows) for rows in parts]) for parts in (features, tokens))
         feature_lengths, token_lengths = lengths
@@ -209,12 +214,15 @@ def speech_batches(manifest: Path, model: Model, is_padded: bool) -> list[Traini
     return batches
 
 
-def losses(contender: Contender, batches: Sequence[TrainingBatch], num_steps: int) -> Iterator[float]:
+def losses(
+    contender: Contender, batches: Sequence[TrainingBatch], num_steps: int, dtype: torch.dtype
+) -> Iterator[float]:
     """Train, and yield the loss per token before each step."""
-    contender.model.train()
+    contender.model.train().to(dtype)
     optimizer = torch.optim.AdamW(contender.model.parameters(), lr=LEARNING_RATE, betas=(0.9, 0.98), weight_decay=0.01)
     for step in range(num_steps):
         batch = batches[step % len(batches)]
+        batch = batch._replace(features=batch.features.to(dtype))
         loss = contender.loss(batch) / batch.token_lengths.sum()
         yield float(loss.detach())
         loss.backward()
@@ -235,7 +243,12 @@ class Comparison(NamedTuple):
 
 
 def compared(
-    peer: str, is_padded: bool, counts_padding: bool, num_steps: int, manifest: Path | None = None
+    peer: str,
+    is_padded: bool,
+    counts_padding: bool,
+    num_steps: int,
+    dtype: torch.dtype,
+    manifest: Path | None = None,
 ) -> Comparison:
     """Train the same model in both toolkits.
 
@@ -244,6 +257,7 @@ def compared(
         is_padded: whether the utterances of a batch have different lengths.
         counts_padding: whether asr's batch norms are replaced by torch's, which count padded frames.
         num_steps: number of steps.
+        dtype: precision of weights and computation; transformers computes the loss in float32.
         manifest: speech to train on; None: random features.
     """
     torch.manual_seed(0)
@@ -256,7 +270,7 @@ def compared(
         batches = speech_batches(manifest, model, is_padded)
     if counts_padding:
         count_padding(pair.ours.model)
-    return Comparison(*(list(losses(contender, batches, num_steps)) for contender in pair))
+    return Comparison(*(list(losses(contender, batches, num_steps, dtype)) for contender in pair))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -266,17 +280,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--manifest", type=Path, metavar="FILE", help="speech; without it, random features")
     results.add_options(parser)
     options = parser.parse_args(arguments)
-    text = {"peer": str, "batches": str, "batch norm": str}
+    text = {"peer": str, "batches": str, "batch norm": str, "precision": str}
     numbers = dict.fromkeys(("first loss", "last loss", "theirs"), "{:.4f}".format)
     table = Results("equal_training", {**text, **numbers, "difference": "{:.1e}".format}, bars="difference")
     for peer in PEERS:
         if find_spec(peer) is None:
             print(f"{peer} is not installed, so it is left out")
             continue
-        for is_padded, counts_padding in ((False, False), (True, False), (True, True)):
-            result = compared(peer, is_padded, counts_padding, options.steps, options.manifest)
+        for dtype, (is_padded, counts_padding) in product((torch.float32, torch.float64), FORMS):
+            result = compared(peer, is_padded, counts_padding, options.steps, dtype, options.manifest)
             names = ("padded" if is_padded else "of equal lengths", "torch's" if counts_padding else "asr's")
-            table.row(peer, *names, result.ours[0], result.ours[-1], result.theirs[-1], result.difference)
+            precision = str(dtype).removeprefix("torch.")
+            table.row(peer, *names, precision, result.ours[0], result.ours[-1], result.theirs[-1], result.difference)
     table.save(options.output_dir, about(options))
     return 0
 

@@ -19,6 +19,7 @@ from asr.web.page import escape, page
 
 SUITE = {  # name of each benchmark, and the options of each of its runs
     "train_step": ["", "--precision bfloat16"],
+    "equal_training": [""],
     "step_profile": [""],
     "parts": [""],
     "inference": [""],
@@ -50,6 +51,7 @@ SUITE = {  # name of each benchmark, and the options of each of its runs
 # `make bench` creates.
 ENVIRONMENTS = {
     "train_step": "nets",
+    "equal_training": "nets",
     "inference": "nets",
     "long_audio": "nets",
     "searches": "nets",

@@ -31,7 +31,7 @@ def last_line(run_dir: Path, corpus: Path, *overrides: str) -> str:
         (["early_stopping.patience=1", "optimizer.lr=0"], r"no better WER than .*early_stopping\.patience"),
         (["+trainer.max_time='00:00:00:01'", "trainer.max_epochs=1000"], r"trainer\.max_time=00:00:00:01"),
         pytest.param(["+trainer.fast_dev_run=true"], r"trainer\.fast_dev_run=True", marks=pytest.mark.slow),
-        (["+trainer.limit_train_batches=1"], r"trainer\.limit_train_batches=1"),
+        pytest.param(["+trainer.limit_train_batches=1"], r"trainer\.limit_train_batches=1", marks=pytest.mark.slow),
     ],
     ids=lambda given: given[0] if isinstance(given, list) else "",
 )

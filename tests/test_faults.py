@@ -93,7 +93,7 @@ def flip_a_bit(path: Path) -> None:
     path.write_bytes(content)
 
 
-@pytest.mark.parametrize("damage", [truncate, flip_a_bit])
+@pytest.mark.parametrize("damage", [truncate, pytest.param(flip_a_bit, marks=pytest.mark.slow)])
 def test_a_damaged_newest_checkpoint_is_named_and_the_previous_one_is_used(
     damage: Any, whole: Path, tones: Path, tmp_path: Path
 ) -> None:

@@ -80,7 +80,7 @@ def assert_same(actual: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
         )
 
 
-@pytest.mark.parametrize("norm", ["layer_norm", "masked_batch_norm"])
+@pytest.mark.parametrize("norm", [pytest.param("layer_norm", marks=pytest.mark.slow), "masked_batch_norm"])
 @pytest.mark.parametrize(
     ("world_size", "accumulate"),
     [*(pytest.param(*slow, marks=pytest.mark.slow) for slow in ((1, 1), (1, 3), (2, 1))), (2, 3)],

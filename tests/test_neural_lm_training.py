@@ -270,7 +270,9 @@ def test_a_run_killed_at_random_moments_ends_bit_identical_to_an_undisturbed_one
     assert (history.latest.train_sentences, history.latest.valid_sentences) == (160, 20)
 
 
-@pytest.mark.parametrize("name", SMALL)
+@pytest.mark.parametrize(
+    "name", [name if name == "lstm" else pytest.param(name, marks=pytest.mark.slow) for name in SMALL]
+)
 def test_losses_in_bf16_are_close_to_those_in_float32_and_the_bundle_is_used_in_float32(
     name: str, texts: list[str], tmp_path: Path
 ) -> None:

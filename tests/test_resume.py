@@ -391,7 +391,7 @@ def die_in(where: str) -> None:
 @pytest.mark.parametrize(
     "where",
     [
-        "asr.run.folder.save_fitted",  # killed after the tokenizer is fitted
+        pytest.param("asr.run.folder.save_fitted", marks=pytest.mark.slow),  # killed after the tokenizer is fitted
         pytest.param("asr.run.folder.save_config", marks=pytest.mark.slow),
         # The new checkpoint is written, but no older one is removed.
         pytest.param("asr.training.checkpointing.superfluous", marks=pytest.mark.slow),

@@ -51,7 +51,7 @@ def test_training_from_a_faulty_store_with_a_cache_is_bit_identical_to_training_
     assert any((tmp_path / "cache").rglob("*"))
 
 
-@pytest.mark.parametrize("num_workers", [0, 2])
+@pytest.mark.parametrize("num_workers", [pytest.param(0, marks=pytest.mark.slow), 2])
 def test_a_training_run_whose_store_fails_ends_with_one_error_line(
     uploaded: str, s3: FaultyProxy, tmp_path: Path, num_workers: int
 ) -> None:

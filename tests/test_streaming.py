@@ -301,11 +301,10 @@ def test_the_state_of_a_stream_does_not_grow() -> None:
 @pytest.mark.parametrize(
     "decode",
     [
-        "greedy",
         "tdt",
         *(
             pytest.param(name, marks=pytest.mark.slow)
-            for name in ("beam", "transducer", "transducer alone", "tdt alone")
+            for name in ("greedy", "beam", "transducer", "transducer alone", "tdt alone")
         ),
     ],
 )

@@ -173,7 +173,7 @@ def test_results_json_agrees_with_evaluate_and_with_jiwer(trained: Path, tones: 
     assert results["wer"] == pytest.approx(by_jiwer, abs=1e-12)
 
 
-@pytest.mark.parametrize("select", ["average_best", "average_last"])
+@pytest.mark.parametrize("select", ["average_best", pytest.param("average_last", marks=pytest.mark.slow)])
 def test_the_average_bundle_is_the_mean_of_the_kept_checkpoints(select: str, tones: Path, tmp_path: Path) -> None:
     average = [f"checkpoint.select={select}", "checkpoint.keep=2"]
     run_dir = run(tmp_path / "run", tones, "trainer.max_epochs=3", *average)
