@@ -59,7 +59,7 @@ lint: .venv/ready
 	$(BIN)/mypy
 
 tests: .venv/ready
-	PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive $(RUN) pytest -n 2 --dist loadfile --hypothesis-profile=ci  # property tests with fixed examples; pytest alone draws new examples
+	OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive $(RUN) pytest -n 2 --dist loadfile --hypothesis-profile=ci  # property tests with fixed examples; pytest alone draws new examples
 
 test: .venv/ready
 	$(MAKE) --jobs=2 lint tests

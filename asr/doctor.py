@@ -89,6 +89,7 @@ def _forecast(settings: "RunSettings", corpus: "Corpus", sample: "Corpus", diagn
     import torch
 
     from asr.cli.command import progress_bar
+    from asr.diagnosis.finding import Severity
     from asr.diagnosis.forecast import forecast, fresh_model
     from asr.diagnosis.learning_rates import NUM_STEPS, range_test
     from asr.report.diagnosis import range_chart, rate_chart
@@ -103,11 +104,13 @@ def _forecast(settings: "RunSettings", corpus: "Corpus", sample: "Corpus", diagn
     if settings.gradient_checkpointing:
         recompute_blocks(model.encoder)
     untrained = copy.deepcopy(model) if settings.doctor.learning_rates else None
+    fits = True
     for part in forecast(settings, utterances, model):
         diagnosis.add(part.findings, part.facts)
+        fits &= not any(finding.kind == "memory" and finding.severity == Severity.ERROR for finding in part.findings)
         if part.rates is not None:
             diagnosis.draw(rate_chart(part.rates))
-    if untrained is not None:
+    if untrained is not None and fits:
         with progress_bar() as bar:
             on_progress = _task(bar, "steps with rising learning rates", NUM_STEPS)
             test = range_test(settings, utterances, untrained, on_progress)

@@ -81,7 +81,8 @@ def plan(settings: "RunSettings") -> None:
     print("\n".join([*costs(load, settings.data.storage), *first_step(timed.seconds)]))
     print()
     print(f"the whole run: {steps:,} optimizer steps: {bounds}")
-    print(planned_rates(settings.components, steps, math.ceil(len(first) / bounds.accumulate)))
+    rates = planned_rates(settings.components, steps, math.ceil(len(first) / bounds.accumulate))
+    print(f"learning rate: {rates}")
     print(f"validation: {_validation(corpus.valid, training_set.settings.batches, processes)}")
 
 

@@ -89,7 +89,7 @@ def forecast(settings: RunSettings, utterances: Sequence[Utterance], model: Mode
         [
             ("model", f"{type(model.encoder).__name__}, {parameters:,} parameters"),
             ("steps", f"{per_epoch:,} optimizer steps per epoch, {total:,} in the run"),
-            ("learning rate", str(rates).partition(": ")[2]),
+            ("learning rate", str(rates)),
             *facts,
         ],
         [

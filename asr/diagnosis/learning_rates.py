@@ -18,6 +18,7 @@ from asr.data.position import start_of_epoch
 from asr.data.training_set import TrainingSet
 from asr.diagnosis.finding import OnProgress
 from asr.diagnosis.trial import autocast, device_of
+from asr.errors import InputError
 from asr.recognition.model import Model
 from asr.run.initialization import start_of
 from asr.run.settings import RunSettings
@@ -63,6 +64,9 @@ def range_test(
         utterances: utterances to train on; the model's tokenizer must cover their texts.
         model: newly initialised model; it is unusable afterwards.
         on_progress: called after each step.
+
+    Raises:
+        InputError: the loss of the first batch is not finite.
     """
     start = start_of(settings.init)
     if start is not None:
@@ -95,6 +99,8 @@ def range_test(
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
         on_progress(1)
+    if not rates:
+        raise InputError("the loss of the first batch of a learning-rate range test must be finite; it is not.")
     return RangeTest(rates, losses)
 
 

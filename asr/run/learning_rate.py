@@ -47,7 +47,7 @@ class PlannedRates:
     def __str__(self) -> str:
         steps = f"warm-up {self.warmup_steps:,} of {self.total_steps:,} steps ({percent(self.warmup_share, 0)})"
         rates = f"highest {max(self.rates):.3g}, last {self.rates[-1]:.3g}, sum {sum(self.rates) * self.steps.step:.4g}"
-        return f"learning rate: {steps}, {rates}"
+        return f"{steps}, {rates}"
 
 
 def planned_rates(components: Mapping[str, Any], total_steps: int, steps_per_epoch: int) -> PlannedRates:

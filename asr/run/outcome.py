@@ -61,7 +61,7 @@ def finish(
     bundle = make_bundle(run_dir, settings, start)
     logger.info("bundle written to %s", bundle)
     if settings.checkpoint.select in BY_SCORE:
-        warn_of_chance(intact_checkpoints(run_dir / CHECKPOINTS), settings.checkpoint.select, valid_words)
+        warn_of_chance(kept_checkpoints(run_dir / CHECKPOINTS), settings.checkpoint.select, valid_words)
     EventsFile(run_dir).append(Bundled())
     results = test_bundle(bundle, tests, device, start)
     for name, evaluation in results.items():

@@ -176,7 +176,7 @@ class StuckAtFrequencies(pl.Callback):
         steps_per_epoch = math.ceil(trainer.num_training_batches / trainer.accumulate_grad_batches)
         rates = planned_rates(self._components, cast("TrainingTask", pl_module).total_steps, steps_per_epoch)
         self._loss, self._warmup_steps = self._by_frequency(), rates.warmup_steps
-        logger.info("%s", rates)
+        logger.info("learning rate: %s", rates)
         logger.info("a model that knows only how frequent each token is has a loss of %.3f per token", self._loss)
 
     def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
