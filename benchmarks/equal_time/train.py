@@ -22,20 +22,14 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from hydra import compose, initialize_config_dir
-from hydra.errors import HydraException
-from omegaconf import OmegaConf
 
-from asr.build import check_components
 from asr.cli.table import lay_out
 from asr.errors import InputError
-from asr.run.initialization import with_parts
-from asr.run.settings import RunSettings, read_run_settings
-from asr.settings.conf import CONF
 from asr.system.files import write_whole_text
 from asr.text.numbers import interval, rate
 from benchmarks.equal_time.inference import rates
 from benchmarks.equal_time.trial import Cost, costs
+from benchmarks.training_speech import composed
 
 RESULTS, COSTS = "results.jsonl", "costs.json"
 MEGABYTE = 1e6
@@ -126,8 +120,7 @@ def plan_steps(path: Path, commands: Mapping[str, Sequence[str]], seconds: float
         InputError: a row's overrides are invalid, or `path` has costs of other rows.
     """
     if not path.exists():
-        with initialize_config_dir(str(CONF), version_base="1.3"):
-            rows = {name: _composed(name, command) for name, command in commands.items()}
+        rows = {name: composed(command) for name, command in commands.items()}
         path.parent.mkdir(parents=True, exist_ok=True)
         with ProcessPoolExecutor(
             1, get_context("spawn")
@@ -140,18 +133,6 @@ def plan_steps(path: Path, commands: Mapping[str, Sequence[str]], seconds: float
             "Remove it, or choose another --output-dir."
         )
     return {name: max(1, round(seconds / cost.seconds)) for name, cost in stored_costs.items()}
-
-
-def _composed(name: str, command: Sequence[str]) -> RunSettings:
-    """Compose a row's run settings as asr.train does."""
-    try:
-        composed = compose("train", overrides=list(command))
-    except HydraException as error:
-        raise InputError(f"row {name}: {str(error).splitlines()[0]}") from None
-    config: dict[str, Any] = OmegaConf.to_container(composed, resolve=True, throw_on_missing=True)  # type: ignore[assignment]
-    settings = with_parts(read_run_settings(config), command)
-    check_components(settings.components)
-    return settings
 
 
 def read_costs(path: Path) -> dict[str, Cost]:

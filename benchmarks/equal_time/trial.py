@@ -13,16 +13,9 @@ from torch import nn
 
 from asr import build
 from asr.data.batch import collate
-from asr.data.corpus import prepare_if_absent, read_corpus
 from asr.data.dataset import SpeechDataset
-from asr.data.epoch_plan import EpochSampler
-from asr.data.index_cache import IndexCache
-from asr.data.position import start_of_epoch
-from asr.data.training_set import TrainingSet
-from asr.run.folder import fitted_front_end
-from asr.run.initialization import start_of
 from asr.run.settings import RunSettings
-from asr.text.normalize import get_normalizer
+from benchmarks.training_speech import training_speech
 
 EPOCH = 1  # epoch 0 may be sorted by length, so that its first batches have the shortest utterances
 WARM_UP_ROUNDS = 3
@@ -66,20 +59,14 @@ class _Row:
     """A model, its optimizer, and the batches of one training epoch, repeated without end."""
 
     def __init__(self, settings: RunSettings) -> None:
-        components, seed = settings.components, settings.seed
-        torch.manual_seed(seed)
-        prepare_if_absent(settings.corpus)
-        corpus = read_corpus(settings.corpus, get_normalizer(components["normalizer"]), IndexCache().utterances)
-        tokenizer, features = fitted_front_end(settings, corpus, False, start_of(settings.init))
-        self._model = build.build_model(components, tokenizer, features).train()
-        self._optimizer = build.build_optimizer(components, self._model.named_parameters())
-        augmentation = build.build_augmentation(components, features.sample_rate)
-        reference = self._model.reference
-        plan_arguments = augmentation.speed, seed, settings.data.plan, augmentation.max_added_seconds
-        self._data = TrainingSet(corpus.train, features, reference, *plan_arguments)
-        self._dataset = SpeechDataset(self._data.utterances, features, reference, augmentation, seed)
-        sampler = EpochSampler(self._data.epoch(start_of_epoch(EPOCH, 1)), rank=0)
-        self._batches: Iterator[list[Any]] = cycle(sampler)
+        torch.manual_seed(settings.seed)
+        self._speech = training_speech(settings)
+        self._model = self._speech.model.train()
+        self._optimizer = build.build_optimizer(settings.components, self._model.named_parameters())
+        training_set, augmentation = self._speech.training_set, self._speech.augmentation
+        arguments = training_set.utterances, self._speech.features, self._model.reference, augmentation, settings.seed
+        self._dataset = SpeechDataset(*arguments)
+        self._batches: Iterator[list[Any]] = cycle(self._speech.batches(EPOCH))
         self._max_norm = settings.trainer.gradient_clip_val
         self.parameters = sum(parameter.numel() for parameter in self._model.parameters())
 
@@ -93,4 +80,4 @@ class _Row:
         nn.utils.clip_grad_norm_(self._model.parameters(), self._max_norm)
         self._optimizer.step()
         self._optimizer.zero_grad(set_to_none=True)
-        return time.process_time() - start, sum(self._data.utterances[item.row].duration for item in items)
+        return time.process_time() - start, sum(self._dataset.utterances[item.row].duration for item in items)

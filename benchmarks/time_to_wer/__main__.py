@@ -1,0 +1,154 @@
+"""python -m benchmarks.time_to_wer: train in asr and other toolkits, and compare the CPU time to a WER.
+
+    python -m benchmarks.time_to_wer recommended          # each toolkit's published recipe
+    python -m benchmarks.time_to_wer equal                # equal batches, rates, speeds and initialisation
+    python -m benchmarks.time_to_wer tuned                # after trials of learning rate and batch size
+
+Each training is a process with one thread. The clock counts the CPU time of training steps, in which audio is read and
+features are computed anew; the start of the process and evaluations are excluded. The WER is measured on the
+validation set during the training and interpolated; the WER on the test set is that of the final model. NeMo and
+transformers run in the Python of --peers. A training that is in the output folder is not repeated.
+"""
+
+import argparse
+import hashlib
+import json
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from asr.cli.command import run_command
+from asr.errors import InputError
+from asr.system.files import write_whole_text
+from asr.text.numbers import interval, percent, rate
+from asr.web.chart import Axis, Series, line_chart
+from asr.web.page import page
+from benchmarks import results
+from benchmarks.machine import about
+from benchmarks.results import Results
+from benchmarks.time_to_wer.recipe import ASR, PUBLISHED, Recipe, equal, recommended, trials
+from benchmarks.time_to_wer.watch import Point, time_to
+
+PEERS = Path(".venv-nets/bin/python")
+
+Run = dict[str, Any]
+
+
+class Contest:
+    """Run recipes; each result is stored in the output folder."""
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        self._folder: Path = options.output_dir / "time_to_wer"
+        self._overrides: list[str] = options.overrides
+        self._peers: Path = options.peers
+
+    def run(self, recipe: Recipe, epochs: int, seed: int) -> Run:
+        """Return the result of a training; train unless the result is stored."""
+        overrides = [*self._overrides, f"trainer.max_epochs={epochs}", f"seed={seed}"]
+        given = json.dumps([recipe, overrides])
+        run_dir = self._folder / hashlib.sha256(given.encode()).hexdigest()[:12]
+        path = run_dir / "contest.json"
+        if not path.exists():
+            print(f"{recipe.toolkit}, {recipe.name}, seed {seed}, epochs {epochs}", file=sys.stderr, flush=True)
+            python = sys.executable if recipe.toolkit == ASR else str(self._peers)
+            arguments = [json.dumps(recipe), json.dumps([*overrides, f"run_dir={run_dir}"]), str(path)]
+            process = subprocess.run([python, "-m", "benchmarks.time_to_wer.trial", *arguments], stdout=sys.stderr)
+            if process.returncode != 0:
+                raise InputError(f"{recipe.toolkit}, {recipe.name}: the training failed; its error is above.")
+        result: Run = json.loads(path.read_text(encoding="utf-8"))
+        return result | {"toolkit": recipe.toolkit, "recipe": recipe.name, "seed": seed}
+
+
+def recipes(options: argparse.Namespace, contest: Contest) -> Iterable[Recipe]:
+    """Return the recipes of a table; for the table `tuned`, run the trials, and return each toolkit's best."""
+    known = {"recommended": recommended, "equal": equal}
+    if options.table in known:
+        return [recipe for recipe in known[options.table]() if recipe.toolkit in options.toolkits]
+    return [_best(toolkit, options, contest) for toolkit in options.toolkits]
+
+
+def _best(toolkit: str, options: argparse.Namespace, contest: Contest) -> Recipe:
+    wers = {}
+    for number, recipe in enumerate(trials(toolkit)):
+        points = contest.run(recipe, options.trial_epochs, options.seeds[0])["points"]
+        wers[number] = Point(*points[-1]).wer
+        print(f"trial: {toolkit}, {recipe.name}: validation WER {rate(wers[number])}", flush=True)
+    return trials(toolkit)[min(wers, key=wers.__getitem__)]
+
+
+def curves(title: str, runs: Sequence[Run]) -> str:
+    """Return a page with a chart of WER over CPU minutes for each seed."""
+
+    def series(seed: int) -> Iterator[Series]:
+        for run in runs:
+            if run["seed"] == seed:
+                points = [(point.seconds / 60, point.wer) for point in (Point(*each) for each in run["points"])]
+                yield Series(f"{run['toolkit']}, {run['recipe']}", points)
+
+    axes = Axis("CPU minutes"), Axis("WER on the validation set", percent, low=0.0, high=1.0)
+    seeds = sorted({run["seed"] for run in runs})
+    charts = [line_chart(f"Seed {seed}", *axes, list(series(seed))) for seed in seeds]
+    return page(title, f'<main><h1>{title}</h1><div class="charts">{"".join(charts)}</div></main>')
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Train, and print a row for each training."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.time_to_wer",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("table", choices=("recommended", "equal", "tuned"), help="what is compared")
+    parser.add_argument("--epochs", type=int, default=6, metavar="N", help="epochs of each training (default: 6)")
+    parser.add_argument("--trial-epochs", type=int, default=3, metavar="N", help="epochs of each trial (default: 3)")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2], metavar="SEED", help="default: 0 1 2")
+    parser.add_argument("--wer", type=float, default=0.1, metavar="WER", help="the WER to reach (default: 0.1)")
+    parser.add_argument("--toolkits", nargs="+", choices=[*PUBLISHED], default=[*PUBLISHED], help="default: all")
+    parser.add_argument("--peers", type=Path, default=PEERS, metavar="PYTHON", help=f"default: {PEERS}")
+    parser.add_argument("--overrides", nargs="+", default=[], metavar="OVERRIDE", help="overrides of all trainings")
+    results.add_options(parser)
+    options = parser.parse_args(arguments)
+    if not options.peers.exists() and options.toolkits != [ASR]:
+        must = "--peers must be a Python with the packages of benchmarks/environments/nets.txt"
+        raise InputError(
+            f"{must}; {options.peers} does not exist. Make it with make .venv-nets, or give --toolkits asr."
+        )
+    contest = Contest(options)
+    chosen = list(recipes(options, contest))
+    seconds = "{:,.0f}".format
+    text = {"toolkit": str, "recipe": str, "seed": str}
+    table = Results(
+        f"time_to_wer_{options.table}",
+        {
+            **text,
+            "parameters": lambda number: f"{number / 1e6:.2f} M",
+            "CPU s to start": seconds,
+            "CPU s of training": seconds,
+            f"CPU s to {options.wer:.0%} WER": seconds,
+            "validation WER": rate,
+            "test WER": rate,
+            "95 %": interval,
+        },
+        bars=f"CPU s to {options.wer:.0%} WER",
+    )
+    runs = []
+    for seed in options.seeds:  # the toolkits take turns, so that a change in machine speed affects all of them
+        for recipe in chosen:
+            run = contest.run(recipe, options.epochs, seed)
+            points = [Point(*point) for point in run["points"]]
+            runs.append(run)
+            last = points[-1]
+            times = (run["start_seconds"], last.seconds, time_to(options.wer, points))
+            names = (recipe.toolkit, recipe.name, str(seed))
+            table.row(*names, run["parameters"], *times, last.wer, run["test"], run["interval"])
+    table.save(options.output_dir, about(options))
+    path = options.output_dir / f"time_to_wer_{options.table}_curves.html"
+    write_whole_text(path, curves(f"Time to a WER, {options.table}", runs))
+    print(f"{path}\n", flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    run_command(main)

@@ -1,0 +1,98 @@
+"""What the trainings of other toolkits share: sizes, batches of waveforms, and greedy transcription."""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from itertools import groupby
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader
+
+from asr.data.dataset import Item, SpeechDataset, load_utterance
+from asr.data.manifest import Utterance
+from asr.data.waveforms import WaveformBatch, WaveformFeatures, collate_waveforms
+from asr.run.settings import RunSettings
+from benchmarks.nets import Shape, shape_of
+from benchmarks.time_to_wer.watch import Transcribe
+from benchmarks.training_speech import TrainingSpeech
+
+EVALUATION_BATCH = 20
+
+
+class Job(NamedTuple):
+    """A training of a peer.
+
+    Args:
+        settings: settings of asr.train, which the peer follows.
+        speech: the speech to train on.
+        is_published: whether the peer uses its published recipe instead of `settings`.
+        batches: the batches of all epochs.
+    """
+
+    settings: RunSettings
+    speech: TrainingSpeech
+    is_published: bool
+    batches: list[list[Item]]
+
+    @property
+    def shape(self) -> Shape:
+        """The size of asr's encoder, which the peer copies."""
+        return shape_of(self.settings.components["encoder"])
+
+    @property
+    def characters(self) -> list[str]:
+        """The tokens without the blank, which follows them in a peer's model."""
+        return self.speech.tokenizer.pieces[1:]
+
+    def loader(self, collate: Callable[[WaveformBatch], Any]) -> DataLoader[Any]:
+        """Return the batches, each converted by `collate`."""
+        speech, settings = self.speech, self.settings
+        dataset = SpeechDataset(
+            speech.training_set.utterances,
+            WaveformFeatures(speech.features),  # type: ignore[arg-type]  # as in the data module
+            speech.model.reference,
+            speech.augmentation,
+            settings.seed,
+        )
+        waveforms = partial(collate_waveforms, lengths=settings.data.plan.lengths)
+        return DataLoader(dataset, batch_sampler=self.batches, collate_fn=lambda examples: collate(waveforms(examples)))  # type: ignore[arg-type]
+
+
+def shuffled(speech: TrainingSpeech, batch_size: int, num_epochs: int, seed: int) -> list[list[Item]]:
+    """Draw batches of `batch_size` utterances at random, without a change of speed."""
+    draw = torch.Generator().manual_seed(seed)
+    batches = []
+    for epoch in range(num_epochs):
+        order = torch.randperm(len(speech.training_set.utterances), generator=draw).tolist()
+        batches += [[Item(epoch, row, 1.0) for row in rows.tolist()] for rows in torch.tensor(order).split(batch_size)]
+    return batches
+
+
+def transcriber(
+    characters: Sequence[str], sample_rate: int, frames: Callable[[list[Tensor]], list[Tensor]]
+) -> Transcribe:
+    """Return greedy transcription.
+
+    Args:
+        characters: the tokens; the blank follows them.
+        sample_rate: Hz.
+        frames: converts waveforms to the most probable token of each frame, (T',) each.
+    """
+
+    def text(tokens: Tensor) -> str:
+        kept = (token for token, _ in groupby(tokens.tolist()) if token < len(characters))
+        return " ".join("".join(characters[token] for token in kept).split())
+
+    @torch.inference_mode()
+    def transcribe(utterances: Sequence[Utterance]) -> list[str]:
+        waveforms = [load_utterance(utterance, sample_rate) for utterance in utterances]
+        batches = (waveforms[start : start + EVALUATION_BATCH] for start in range(0, len(waveforms), EVALUATION_BATCH))
+        return [text(tokens) for batch in batches for tokens in frames(batch)]
+
+    return transcribe
+
+
+def num_parameters(model: nn.Module) -> int:
+    """Return the number of parameters."""
+    return sum(weight.numel() for weight in model.parameters())

@@ -1,0 +1,54 @@
+"""The recipes that are compared: a toolkit, and overrides of asr's settings, which the other toolkits read, too."""
+
+from collections.abc import Sequence
+from itertools import product
+from typing import NamedTuple
+
+ASR, NEMO, TRANSFORMERS = "asr", "NeMo", "transformers"
+PUBLISHED = {  # what the recipes of the table `recommended` are meant for
+    ASR: "asr.train without overrides: two hours of synthetic speech",
+    NEMO: "examples/asr/conf/conformer/conformer_ctc_char.yaml: LibriSpeech on several GPUs",
+    TRANSFORMERS: "examples/pytorch/speech-recognition, single GPU CTC: fine-tuning of a pre-trained model",
+}
+RATES, BATCH_SECONDS = ("1e-3", "3e-3"), (10, 20, 40, 80)  # the trials of the table `tuned`
+
+
+class Recipe(NamedTuple):
+    """A training.
+
+    Args:
+        toolkit: `ASR`, `NEMO` or `TRANSFORMERS`.
+        name: name of the row.
+        overrides: overrides of asr.train. NeMo and transformers take from them batches, learning rate, its schedule,
+            weight decay, speeds, size of the encoder and, NeMo only, the intermediate loss.
+        is_published: whether a peer uses the settings of its published recipe instead.
+    """
+
+    toolkit: str
+    name: str
+    overrides: Sequence[str] = ()
+    is_published: bool = False
+
+
+def recommended() -> list[Recipe]:
+    """Return each toolkit's recipe, as published."""
+    return [Recipe(toolkit, "as published", is_published=True) for toolkit in PUBLISHED]
+
+
+def equal() -> list[Recipe]:
+    """Return recipes with equal settings: plain CTC, and with an intermediate loss, which transformers lacks."""
+    plain = [Recipe(toolkit, "CTC", ["head=ctc"]) for toolkit in PUBLISHED]
+    return plain + [Recipe(toolkit, "CTC, intermediate loss", ["head=ctc_intermediate"]) for toolkit in (ASR, NEMO)]
+
+
+def trials(toolkit: str) -> list[Recipe]:
+    """Return the trials of learning rate and batch size of a toolkit, with its recommended head."""
+    head = "ctc_intermediate" if toolkit == ASR else "ctc"
+    return [
+        Recipe(
+            toolkit,
+            f"rate {rate}, batches of {seconds} s",
+            [f"head={head}", f"optimizer.lr={rate}", f"data.batch_seconds={seconds}"],
+        )
+        for rate, seconds in product(RATES, BATCH_SECONDS)
+    ]
