@@ -1,10 +1,11 @@
 """Common parts of the tests: paths, tiny configurations, and a corpus of tones."""
 
+import gc
 import json
 import logging
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from functools import cache, reduce
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -147,6 +148,17 @@ def overridden(config: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any
     changed = {key: changes[key] for key in config.keys() & changes.keys() if not isinstance(changes[key], dict)}
     parts = {key: overridden(config[key], changes[key]) for key in config.keys() & changes.keys() - changed.keys()}
     return config | changed | parts
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, Any, Any]:
+    """Import the test files without garbage collection: a quarter of their CPU time, for 3 % of the memory."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()  # the tests' collections do not visit the imported objects
+        gc.enable()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -15,14 +15,9 @@ from typing import Any
 from tests.conftest import PATIENCE, ROOT
 
 SERVER = multiprocessing.get_context("forkserver")
+MODULES = sorted((ROOT / "asr").rglob("[!_]*.py"))  # commands import most of them late, and each process would again
 SERVER.set_forkserver_preload(
-    [
-        "tests.forked",
-        *("asr.train", "asr.plan", "asr.transcribe", "asr.evaluate", "asr.compare", "asr.convert", "asr.serve"),
-        *("asr.training.fit", "asr.training.trainer", "asr.run.preparation", "asr.run.outcome"),  # commands import late
-        *("asr.bulk.job", "asr.bulk.transcription", "asr.bulk.report", "asr.interchange.models", "asr.server.run"),
-        *("asr.evaluation.utterances", "asr.evaluation.comparison"),
-    ]
+    ["tests.forked", *(".".join(path.relative_to(ROOT).with_suffix("").parts) for path in MODULES)]
 )
 
 

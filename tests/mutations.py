@@ -50,10 +50,9 @@ def mutations(config: Any, values: tuple[Any, ...] = WRONG) -> Iterator[tuple[Pa
 
 
 def changed(config: Any, path: Path, value: Any) -> Any:
-    """Return a copy of a config with another value at a position."""
-    copied = copy.deepcopy(config)
-    inner = copied
-    for key in path[:-1]:
-        inner = inner[key]
-    inner[path[-1]] = value
+    """Return a config with another value at a position; it shares its other parts with the given config."""
+    if not path:
+        return value
+    copied = copy.copy(config)
+    copied[path[0]] = changed(config[path[0]], path[1:], value)
     return copied

@@ -16,12 +16,7 @@ from docs.pages.commands import commands_pages, parser_of
 from docs.pages.documents import DocumentPages
 from docs.pages.markdown import raised, sections
 from docs.pages.settings import PLAIN_GROUPS, comments, settings_pages
-from tests.browser import (
-    browser,  # noqa: F401
-    overflow,
-    visit,
-    wait_until,
-)
+from tests.browser import Visit, browser, overflow, visit, wait_until  # noqa: F401
 from tests.conftest import ROOT
 from tests.site_build import built_site
 
@@ -81,34 +76,38 @@ def test_an_address_on_another_host_is_detected(page: str) -> None:
     assert not any(map(is_elsewhere, loaded("<a href='https://example.org'></a><img src='../a.png'>")))
 
 
-def searched(site: Path, browser: Any, words: str) -> Any:  # noqa: F811
-    """Search for words on a page that is opened as a file; return the visit when there are results."""
+@pytest.fixture(scope="module")
+def opened(site: Path, browser: Any) -> Visit:  # noqa: F811
+    """A page opened as a file, with the index of its search, which takes seconds to make."""
     seen = visit(browser, site / "guide" / "train.html")
     seen.page.click("input[name=query]")
     wait_until(seen.page, "!document.querySelector('.md-search-result__meta').textContent.includes('Initializing')")
-    seen.page.keyboard.type(words)  # typed, because the search starts when a key is released
-    wait_until(seen.page, "document.querySelectorAll('.md-search-result__item').length > 0")
     return seen
 
 
-def test_the_search_works_on_pages_opened_as_files(site: Path, browser: Any) -> None:  # noqa: F811
-    seen = searched(site, browser, "hotword")
-    assert "language-models.html" in seen.page.inner_html(".md-search-result__list")
-    assert seen.complaints == []
-    assert all(request.startswith("file:") for request in seen.requests)
+def searched(page: Any, words: str) -> None:
+    """Search for words, and wait for results."""
+    page.fill("input[name=query]", "")
+    page.keyboard.press("Backspace")  # the search starts when a key is released
+    wait_until(page, "document.querySelectorAll('.md-search-result__item').length === 0")
+    page.keyboard.type(words)
+    wait_until(page, "document.querySelectorAll('.md-search-result__item').length > 0")
+
+
+def test_the_search_works_on_pages_opened_as_files(opened: Visit) -> None:
+    searched(opened.page, "hotword")
+    assert "language-models.html" in opened.page.inner_html(".md-search-result__list")
+    assert opened.complaints == []
+    assert all(request.startswith("file:") for request in opened.requests)
 
 
 @pytest.mark.parametrize(
     "words",
     ["recognizer", "recogniser", "normalization", "callback", "plugin", "out of memory", "batch size", "learning rate"],
 )
-def test_the_search_lists_a_page_of_the_guide_or_a_tutorial_first(
-    site: Path,
-    browser: Any,  # noqa: F811
-    words: str,
-) -> None:
-    seen = searched(site, browser, words)
-    first = seen.page.get_attribute(".md-search-result__item > a", "href")
+def test_the_search_lists_a_page_of_the_guide_or_a_tutorial_first(opened: Visit, words: str) -> None:
+    searched(opened.page, words)
+    first = opened.page.get_attribute(".md-search-result__item > a", "href")
     assert Path(first.partition("?")[0]).parent.name in ("guide", "tutorials"), first
 
 
