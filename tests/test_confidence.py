@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from asr.errors import InputError
 from asr.recognition.confidence import UNCALIBRATED, Calibration, calibrate, frame_confidence, load_calibration
+from asr.recognition.long_form import Segment
 from tests.listener import listener
 from tests.refusals import refused
 
@@ -62,7 +63,7 @@ def test_a_words_confidence_is_the_calibrated_product_of_its_tokens_highest_fram
     log_probs = torch.randn(6, 8, generator=torch.Generator().manual_seed(0))
     log_probs[torch.arange(6), torch.tensor(tokens)] += 5.0
     log_probs = log_probs.log_softmax(dim=-1)
-    words = recognizer.transcript(1.0, iter([(0.0, log_probs)])).words
+    words = recognizer.transcript(1.0, iter([Segment(0.0, log_probs)])).words
     assert [word.text for word in words] == ["ab", "c"]
     sure = frame_confidence(log_probs).tolist()
     assert [word.confidence for word in words] == [

@@ -1,5 +1,6 @@
 """Every head in conf/head with every decoder in conf/decode: each pair transcribes, or is refused in one line."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -54,15 +55,23 @@ def check_transcripts(recognizer: Recognizer) -> None:
     """
     recognizer.decode.max_seconds = min(recognizer.decode.max_seconds or 2.0, 2.0)
     recordings = [RECORDING, RECORDING[:9_000], torch.zeros(0), torch.cat([RECORDING, torch.zeros(8_000)] * 3)]
-    transcripts = recognizer.transcribe(recordings, sample_rate=16_000)
+    nbest = min(recognizer.decode.max_hypotheses, 3)
+    transcripts = recognizer.transcribe(recordings, sample_rate=16_000, nbest=nbest)
     assert transcripts[2].text == ""
     for recording, transcript in zip(recordings, transcripts, strict=True):
         starts = [word.start for word in transcript.words]
         assert starts == sorted(starts)
         assert all(0 <= word.start < word.end <= len(recording) / 16_000 for word in transcript.words)
         assert all(0 <= word.confidence <= 1 for word in transcript.words)
-        [alone] = recognizer.transcribe([recording], sample_rate=16_000)
-        assert alone.text == transcript.text
+        [alone] = recognizer.transcribe([recording], sample_rate=16_000, nbest=nbest)
+        words, in_batch = ([replace(word, confidence=0.0) for word in each.words] for each in (alone, transcript))
+        assert words == in_batch
+        assert [word.confidence for word in alone.words] == pytest.approx(
+            [word.confidence for word in transcript.words], rel=1e-4, abs=1e-6
+        )
+        assert [each.text for each in alone.alternatives] == [each.text for each in transcript.alternatives]
+        scores, other_scores = ([each.score for each in found.alternatives] for found in (alone, transcript))
+        assert scores == pytest.approx(other_scores, rel=1e-5)
 
 
 def untrained(head: str, decode: str) -> tuple[dict[str, Any], Model]:

@@ -19,7 +19,7 @@ from asr.errors import InputError
 from asr.interfaces import BLANK_ID, Hypothesis, Span
 from asr.recognition import timing
 from asr.recognition.alignment import token_spans
-from asr.recognition.cached_stream import CachedStream, advance
+from asr.recognition.cached_stream import CachedStream, advance, decode_chunks
 from asr.recognition.captions import Captions, StreamSettings
 from asr.recognition.chunks import ChunkBounds
 from asr.recognition.feature_stream import Remainder, stream_features
@@ -294,7 +294,7 @@ def test_the_state_of_a_stream_does_not_grow() -> None:
         stream.feed(speech(1.0, seed))
         tensors = [*stream.state.values(), *stream._log_probs, stream._features, stream._remainder.samples]
         sizes.append(sum(tensor.untyped_storage().nbytes() for tensor in tensors))
-        assert max(len(prefix.tokens()) for prefix in stream._decoded.beams) < 200
+        assert max(len(prefix.tokens()) for prefix in stream.decoded.beams) < 200
     assert max(sizes[5:]) < 1.5 * max(sizes[:5])
 
 
@@ -348,21 +348,21 @@ def test_silence_ends_a_segment_of_speech() -> None:
     for token, row in log_probs.items():
         row[0, token] = 0.0
     spoken = [ids["a"], ids["b"], 0, ids[" "], ids["c"], ids["d"]]
-    recognizer.log_probs = lambda encoder_out: encoder_out  # type: ignore[method-assign]
+    recognizer.frame_head.log_probs = lambda encoder_out: encoder_out  # type: ignore[method-assign]
     stream.decode._log_probs = lambda encoder_out: encoder_out
-    captions = stream.decode_chunk(torch.cat([log_probs[token] for token in spoken]))
+    captions = decode_chunks([stream], [torch.cat([log_probs[token] for token in spoken])])[0]
     assert [word.text for word in captions.final] == ["ab"]
     assert [word.text for word in captions.partial] == ["cd"]
     assert not captions.is_end
-    captions = stream.decode_chunk(log_probs[0].repeat(4, 1))
+    captions = decode_chunks([stream], [log_probs[0].repeat(4, 1)])[0]
     assert not captions.is_end
-    captions = stream.decode_chunk(log_probs[0].repeat(2, 1))
+    captions = decode_chunks([stream], [log_probs[0].repeat(2, 1)])[0]
     assert captions.is_end
     [word] = captions.final
     assert (word.text, round(word.start, 2), round(word.end, 2)) == ("cd", 0.16, 0.24)
-    captions = stream.decode_chunk(log_probs[0].repeat(9, 1))
+    captions = decode_chunks([stream], [log_probs[0].repeat(9, 1)])[0]
     assert captions == Captions([], [])
-    captions = stream.decode_chunk(torch.cat([log_probs[ids["b"]], log_probs[0]]))
+    captions = decode_chunks([stream], [torch.cat([log_probs[ids["b"]], log_probs[0]])])[0]
     assert [(word.text, round(word.start, 2)) for word in captions.partial] == [("b", 0.84)]
 
 
@@ -372,11 +372,11 @@ def test_a_word_emitted_one_chunk_late_has_the_time_at_which_it_was_spoken() -> 
     pieces_of = recognizer.model.tokenizer.pieces
     a, blank = (torch.full((1, len(pieces_of)), -20.0) for _ in range(2))
     a[0, pieces_of.index("a")], blank[0, BLANK_ID] = 0.0, 0.0
-    recognizer.log_probs = lambda encoder_out: encoder_out  # type: ignore[method-assign]
+    recognizer.frame_head.log_probs = lambda encoder_out: encoder_out  # type: ignore[method-assign]
     written = iter([[], [], [pieces_of.index("a")]])
     stream.decode.step = lambda *_: ([[Hypothesis(next(written), 0.0)]], [None])  # type: ignore[method-assign]
     for chunk in ([blank] * 3, [blank, a, blank], [blank] * 3):
-        captions = stream.decode_chunk(torch.cat(chunk))
+        captions = decode_chunks([stream], [torch.cat(chunk)])[0]
     [word] = captions.partial
     assert (word.text, round(word.start, 2), round(word.end, 2)) == ("a", 0.16, 0.20)
     assert sum(map(len, stream._log_probs)) == 6, "no more audio is stored"

@@ -18,22 +18,23 @@ def token_spans(log_probs: Tensor, tokens: list[int]) -> list[Span]:
     would have more than `MAX_CELLS` cells, `_best_states` searches instead.
 
     Args:
-        log_probs: log_probs of one utterance, (T', V), on the CPU; T' must be at least `head.min_frames(tokens)`.
+        log_probs: log_probs of one utterance, (T', V); T' must be at least `head.min_frames(tokens)`. Only the columns
+            of the tokens are copied to the CPU.
         tokens: token ids without blanks.
     """
     if not tokens:
         return []
+    # The blank has the smallest id, so that it is the first column.
+    used, columns = torch.tensor([BLANK_ID, *tokens]).unique(return_inverse=True)
+    best = log_probs.max(dim=-1, keepdim=True).values.float().cpu()
+    log_probs = log_probs[:, used.to(log_probs.device)].float().cpu()
     if len(log_probs) * (2 * len(tokens) + 1) <= MAX_CELLS:
-        path, _ = torchaudio.functional.forced_align(
-            log_probs.float().clamp(min=FLOOR).contiguous()[None],
-            torch.tensor([tokens], dtype=torch.int32),
-            blank=BLANK_ID,
-        )
-        path = path[0]
+        targets = columns[None, 1:].int()
+        [path], _ = torchaudio.functional.forced_align(log_probs.clamp(min=FLOOR)[None], targets, blank=BLANK_ID)
     else:
         labels = torch.full((2 * len(tokens) + 1,), BLANK_ID)
-        labels[1::2] = torch.tensor(tokens)
-        path = labels[_best_states(log_probs, labels)]
+        labels[1::2] = columns[1:]
+        path = labels[_best_states((log_probs - best).clamp(min=FLOOR), labels)]
     changes = torch.cat([path[1:] != path[:-1], path.new_ones(1, dtype=torch.bool)])  # (T',) True at the end of a run
     ends = changes.nonzero()[:, 0] + 1
     starts = torch.cat([ends.new_zeros(1), ends[:-1]])
@@ -41,7 +42,7 @@ def token_spans(log_probs: Tensor, tokens: list[int]) -> list[Span]:
     return [Span(start, end) for token, start, end in runs if token != BLANK_ID]
 
 
-def _best_states(log_probs: Tensor, labels: Tensor) -> Tensor:
+def _best_states(costs: Tensor, labels: Tensor) -> Tensor:
     """Find the most likely path with memory proportional to (frames * states) ** (2 / 3).
 
     The first pass stores the scores at the beginning of each block of frames, but not the choices of transitions. The
@@ -50,13 +51,13 @@ def _best_states(log_probs: Tensor, labels: Tensor) -> Tensor:
     that stores all choices.
 
     Args:
-        log_probs: (T', V).
+        costs: log-probabilities relative to the most likely token of each frame, which keeps sums small, (T', V).
         labels: labels of the states, (S,): blank, first token, blank, second token, and so on, ending with a blank.
 
     Shapes:
         returns: the path's state at each frame, (T',).
     """
-    num_frames, num_states = len(log_probs), len(labels)
+    num_frames, num_states = len(costs), len(labels)
     size = max(1, round((2 * num_frames * num_states) ** (1 / 3)))  # at this size, scores and choices need equal memory
     begins = range(0, num_frames, size)
     scores = torch.full((num_states,), -torch.inf)
@@ -65,24 +66,18 @@ def _best_states(log_probs: Tensor, labels: Tensor) -> Tensor:
     for begin in begins:
         scores = scores - scores.max()  # the best score is 0, so that long sums stay precise
         at_begin.append(scores)
-        scores = _advance(scores, _costs(log_probs[begin : begin + size]), labels)
+        scores = _advance(scores, costs[begin : begin + size], labels)
     states = torch.empty(num_frames, dtype=torch.int64)
     state = num_states - 2 + int(scores[-2:].argmax())
     for begin, scores in zip(reversed(begins), reversed(at_begin), strict=True):
-        costs = _costs(log_probs[begin : begin + size])
-        first = max(0, state - 2 * len(costs))
-        choices = torch.empty(len(costs), state + 1 - first, dtype=torch.uint8)
-        _advance(scores[first : state + 1], costs, labels[first : state + 1], choices)
+        block = costs[begin : begin + size]
+        first = max(0, state - 2 * len(block))
+        choices = torch.empty(len(block), state + 1 - first, dtype=torch.uint8)
+        _advance(scores[first : state + 1], block, labels[first : state + 1], choices)
         for frame, choice in reversed(list(enumerate(choices.numpy()))):
             states[begin + frame] = state
             state -= int(choice[state - first])
     return states
-
-
-def _costs(log_probs: Tensor) -> Tensor:
-    """Shift log_probs (T', V) so that the most likely token of each frame has the value 0, which keeps sums small."""
-    log_probs = log_probs.float()
-    return (log_probs - log_probs.max(dim=-1, keepdim=True).values).clamp(min=FLOOR)
 
 
 def _advance(scores: Tensor, costs: Tensor, labels: Tensor, choices: Tensor | None = None) -> Tensor:

@@ -18,7 +18,7 @@ from asr.errors import InputError
 from asr.interfaces import BLANK_ID, Hypothesis, Span, StreamingDecoder, StreamingEncoder
 from asr.recognition.captions import DEFAULT, Captions, StreamSettings
 from asr.recognition.feature_stream import Remainder, stream_features
-from asr.recognition.recognizer import Recognizer
+from asr.recognition.recognizer import Recognizer, without_nan
 from asr.recognition.timing import with_times
 from asr.recognition.transcript import Word
 from asr.text.words import spell
@@ -65,7 +65,7 @@ class CachedStream:
         self.state = self.encoder.initial_state(1, left)
         self._remainder = Remainder()
         self._features = torch.zeros(0, model.features.dim)  # features of the incomplete next chunk, (T, F)
-        self._decoded = self.decode.initial_state()
+        self.decoded = self.decode.initial_state()
         self._placed = NO_TOKENS  # first tokens of a long unfinished word; the decoder's state no longer contains them
         self._hypothesis = NO_TOKENS  # tokens after `_placed`
         self._log_probs: list[Tensor] = []  # output of the frame head, if any, from frame `_start` on
@@ -110,15 +110,18 @@ class CachedStream:
         seen, self._features = self._features[: self.chunk + self.right], self._features[self.chunk :].clone()
         return seen
 
-    def decode_chunk(self, encoder_out: Tensor) -> Captions:
-        """Decode encoder_out of the next chunk, (T', D)."""
-        log_probs = self.recognizer.checked_log_probs(encoder_out)
-        self._num_frames += len(encoder_out)
-        self._last_chunk = len(encoder_out)
-        with torch.inference_mode(), self.recognizer.recording_encoder.autocast():
-            length = torch.tensor([len(encoder_out)], device=encoder_out.device)
-            [hypotheses], [self._decoded] = self.decode.step(encoder_out[None], length, [self._decoded])
-        self._hypothesis = hypotheses[0]
+    def take(self, hypotheses: list[Hypothesis], state: object, num_frames: int, log_probs: Tensor | None) -> Captions:
+        """Take the decoder's result for the next chunk.
+
+        Args:
+            hypotheses: hypotheses of the stream so far, best first.
+            state: the decoder's state after the chunk.
+            num_frames: encoder frames of the chunk.
+            log_probs: output of the frame head for the chunk, (T', V); None: the model has none.
+        """
+        self._num_frames += num_frames
+        self._last_chunk = num_frames
+        self._hypothesis, self.decoded = hypotheses[0], state
         self._log_probs += [] if log_probs is None else [log_probs]
         self._silence = self._silence_after(log_probs)
         has_tokens = bool(self._placed.tokens or self._hypothesis.tokens)
@@ -136,7 +139,7 @@ class CachedStream:
 
     def settle(self) -> Captions:
         """End a segment: all words of the best hypothesis are final."""
-        self._hypothesis, self._decoded = self.decode.settle(self._decoded)
+        self._hypothesis, self.decoded = self.decode.settle(self.decoded)
         words = self._words(self._timed(), self._num_frames)
         self._forget(0, self._num_frames)
         self._placed = self._hypothesis = NO_TOKENS
@@ -161,7 +164,7 @@ class CachedStream:
         captions = Captions(self._words(final, begin), self._words(partial, self._num_frames))
         self._placed = _part(timed, num_final, num_kept)
         if num_kept > num_placed:
-            self._decoded = self.decode.decide(self._decoded, timed.tokens[num_placed:num_kept])
+            self.decoded = self.decode.decide(self.decoded, timed.tokens[num_placed:num_kept])
             self._forget(num_kept - num_placed, frames[num_kept - 1].start + 1)
         self._forget(0, max(self._start, self._num_frames - self.long_word))
         return captions
@@ -205,15 +208,14 @@ class CachedStream:
 
     def _aligned(self, hypothesis: Hypothesis) -> Hypothesis:
         """Compute frames and confidences of a hypothesis with the frame head."""
-        log_probs = torch.cat(self._log_probs) if self._log_probs else None
-        num_frames = 0 if log_probs is None else len(log_probs)
+        num_frames = sum(map(len, self._log_probs))
         if self.recognizer.frame_head.min_frames(hypothesis.tokens) > num_frames:
             # The best hypothesis has changed, and the first words of the new one are in frames that were dropped. The
             # new hypothesis cannot be aligned, so each token gets all frames and confidence 0.
             number = len(hypothesis.tokens)
             hypothesis = hypothesis._replace(frames=[Span(0, num_frames)] * number, confidences=[0.0] * number)
         else:
-            hypothesis = with_times(hypothesis, log_probs)
+            hypothesis = with_times(hypothesis, lambda: torch.cat(self._log_probs))
         frames = [Span(self._start + span.start, self._start + span.end) for span in hypothesis.frames or []]
         return hypothesis._replace(frames=frames, confidences=hypothesis.confidences or [])
 
@@ -224,7 +226,7 @@ class CachedStream:
     def _forget(self, num_tokens: int, num_frames: int) -> None:
         """Drop the first `num_tokens` tokens of the decoder's state, and the log_probs before frame `num_frames`."""
         if num_tokens:
-            self._decoded = self.decode.forget(self._decoded, num_tokens)
+            self.decoded = self.decode.forget(self.decoded, num_tokens)
         rest = torch.cat(self._log_probs)[num_frames - self._start :].clone() if self._log_probs else torch.zeros(0)
         self._log_probs = [rest] if len(rest) else []
         self._start = num_frames
@@ -246,8 +248,9 @@ def advance(streams: Sequence[CachedStream]) -> list[Captions]:
     captions: list[list[Captions]] = [[] for _ in streams]
     while ready := [number for number, stream in enumerate(streams) if stream.is_ready]:
         alike = [number for number in ready if streams[number].shape == streams[ready[0]].shape]
-        for number, encoder_out in zip(alike, _step([streams[number] for number in alike]), strict=True):
-            captions[number].append(streams[number].decode_chunk(encoder_out))
+        together = [streams[number] for number in alike]
+        for number, caption in zip(alike, decode_chunks(together, _step(together)), strict=True):
+            captions[number].append(caption)
     for stream, added in zip(streams, captions, strict=True):
         if stream.at_end:
             added.append(stream.settle())
@@ -270,6 +273,35 @@ def _step(streams: Sequence[CachedStream]) -> list[Tensor]:
     for number, stream in enumerate(streams):
         stream.state = {name: rows[number : number + 1].clone() for name, rows in state.items()}
     return [out[:length] for out, length in zip(encoded.out, encoded.lengths.tolist(), strict=True)]
+
+
+@torch.inference_mode()
+def decode_chunks(streams: Sequence[CachedStream], rows: Sequence[Tensor]) -> list[Captions]:
+    """Decode the next chunk of each stream together.
+
+    Args:
+        streams: streams of one recogniser.
+        rows: encoder_out of each stream's chunk, (T', D).
+
+    Raises:
+        AudioError: the network's output contains NaN, which decoders would treat as silence.
+    """
+    recognizer = streams[0].recognizer
+    encoder_out = nn.utils.rnn.pad_sequence([*rows], batch_first=True)
+    counts = [len(row) for row in rows]
+    lengths = torch.tensor(counts, device=encoder_out.device)
+    log_probs: list[Tensor | None] = [None] * len(rows)
+    with recognizer.recording_encoder.autocast():
+        frame_head = recognizer.model.head.frame_head
+        if frame_head is not None:
+            padded = without_nan(frame_head.log_probs(encoder_out)).cpu()
+            log_probs = [row[:count] for row, count in zip(padded, counts, strict=True)]
+        else:
+            without_nan(encoder_out)
+        states = [stream.decoded for stream in streams]
+        hypotheses, states = streams[0].decode.step(encoder_out, lengths, states)
+    taken = zip(streams, hypotheses, states, counts, log_probs, strict=True)
+    return [stream.take(*of_stream) for stream, *of_stream in taken]
 
 
 def with_room(features: Tensor, chunk: int, right: int) -> Tensor:

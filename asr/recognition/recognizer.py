@@ -1,19 +1,20 @@
 """The recogniser: the single path from audio to transcripts.
 
-The commands evaluate and transcribe call `segments` and `transcript`. Validation already has encoder_out of whole
-utterances and calls `hypotheses` and `text`, which use the same search and spelling. For equal weights, the WER of
-validation is therefore the WER that evaluate reports.
+The commands evaluate and transcribe call `recognize`, which decodes the segments of a batch together. Validation
+already has encoder_out of whole utterances and calls `hypotheses` and `text`, which use the same search and spelling.
+For equal weights, the WER of validation is therefore the WER that evaluate reports.
 """
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from types import MappingProxyType
 from typing import cast, overload
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from asr.data.batch import Rejected
 from asr.data.manifest import Utterance
@@ -22,8 +23,9 @@ from asr.interfaces import Decoder, FrameHead, Hypothesis
 from asr.recognition.chunks import pause_between, pause_in_blanks
 from asr.recognition.confidence import Calibration
 from asr.recognition.inference import INFERENCE, NO_NUMBERS, NOTHING, Inference, RecordingEncoder
-from asr.recognition.long_form import Segments, at_silences, in_chunks
+from asr.recognition.long_form import Segment, Segments, at_silences, in_chunks
 from asr.recognition.model import Model
+from asr.recognition.pieces import pieces_of, together
 from asr.recognition.recordings import Recording, as_utterances, is_single
 from asr.recognition.timing import with_times, word_times
 from asr.recognition.transcript import Alternative, Transcript, Word
@@ -91,22 +93,7 @@ class Recognizer:
             AudioError: log_probs contain NaN, which decoders would treat as silence.
         """
         with self.recording_encoder.autocast():
-            log_probs = self.frame_head.log_probs(encoder_out[None])[0].cpu()
-        if log_probs.isnan().any():
-            raise AudioError(NO_NUMBERS)
-        return log_probs
-
-    def checked_log_probs(self, encoder_out: Tensor) -> Tensor | None:
-        """Map encoder_out (T', D) to log_probs (T', V) of the frame head; None without a frame head.
-
-        Raises:
-            AudioError: the network's output contains NaN, which decoders would treat as silence.
-        """
-        if self.model.head.frame_head is not None:
-            return self.log_probs(encoder_out)
-        if encoder_out.isnan().any():
-            raise AudioError(NO_NUMBERS)
-        return None
+            return without_nan(self.frame_head.log_probs(encoder_out[None])[0].cpu())
 
     def hypotheses(self, encoder_out: Tensor, lengths: Tensor) -> list[list[Hypothesis]]:
         """Decode encoder_out (B, T', D) with lengths (B,); return each utterance's hypotheses, best first."""
@@ -257,16 +244,22 @@ class Recognizer:
         on_progress: Callable[[float], None],
         waveforms: Mapping[str, Tensor],
     ) -> Iterator[tuple[Utterance, Transcript] | Rejected]:
-        for result in self.segments(utterances, options, waveforms):
-            if isinstance(result, Rejected):
-                yield result
-                continue
-            utterance, segments = result
-            try:
-                yield utterance, self.transcript(utterance.duration, segments, options.nbest, on_progress)
-            except AudioError as error:  # a long recording is read while it is recognised
-                name = "" if str(error) != NO_NUMBERS else f"{printable_url(utterance.audio_filepath)}: "
-                yield Rejected(utterance, f"{name}{error}")
+        joined = _Joined(self, options.nbest)
+        pieces = pieces_of(self.segments(utterances, options, waveforms))
+        for group in together(pieces, options.batches, self.model.frame_seconds):
+            found = iter(self.decoded([piece.segment.encoder_out for piece in group if piece.segment]))
+            for utterance, segment, error in group:
+                if segment is not None:
+                    joined.add(segment, next(found), utterance.duration)
+                    on_progress(len(segment.encoder_out) * self.model.frame_seconds)
+                    continue
+                ended, joined = joined, _Joined(self, options.nbest)
+                error = error or ended.error
+                if error is None:
+                    yield utterance, ended.transcript(utterance.duration)
+                else:
+                    name = "" if str(error) != NO_NUMBERS else f"{printable_url(utterance.audio_filepath)}: "
+                    yield Rejected(utterance, f"{name}{error}")
 
     def segments(
         self, utterances: Sequence[Utterance], options: Inference = INFERENCE, waveforms: Mapping[str, Tensor] = NOTHING
@@ -302,7 +295,6 @@ class Recognizer:
         duration: float,
         segments: Segments,
         nbest: int = 1,
-        on_progress: Callable[[float], None] = lambda seconds: None,
         values: Mapping[str, float] = OWN_VALUES,
         on_words: Callable[[Sequence[Word]], object] = lambda words: None,
     ) -> Transcript:
@@ -312,26 +304,65 @@ class Recognizer:
             duration: duration of the utterance, in seconds.
             segments: output of the method `segments` for the utterance.
             nbest: maximum number of alternatives.
-            on_progress: called with the seconds of audio decoded since the last call.
             values: values of tunable settings that replace the decoder's own values.
             on_words: called after each segment with its words, which are final.
+
+        Raises:
+            AudioError: the network's output contains NaN, or a long recording cannot be read to its end.
         """
-        words: list[Word] = []
-        alternatives = [Alternative("", 0.0)]
-        speech = False
-        for start, encoder_out in segments:
-            speech = speech or len(encoder_out) > 0
-            log_probs = self.checked_log_probs(encoder_out)
-            length = torch.tensor([len(encoder_out)], device=encoder_out.device)
-            [hypotheses] = self.search(self.evidence(encoder_out[None], length), values)
-            # The last frame may end after the audio.
-            end = min(start + len(encoder_out) * self.model.frame_seconds, duration)
-            segment_words = [*self.words(with_times(hypotheses[0], log_probs), start, end)]
-            words += segment_words
-            alternatives = _combine(alternatives, self._alternatives(hypotheses, nbest), nbest)
-            on_words(segment_words)
-            on_progress(len(encoder_out) * self.model.frame_seconds)
-        return Transcript(tuple(words), tuple(alternatives), duration, speech)
+        joined = _Joined(self, nbest)
+        for segment in segments:
+            [found] = self.decoded([segment.encoder_out], values)
+            on_words(joined.add(segment, found, duration))
+            if joined.error is not None:
+                raise joined.error
+        return joined.transcript(duration)
+
+    def decoded(
+        self, rows: Sequence[Tensor], values: Mapping[str, float] = OWN_VALUES
+    ) -> list[list[Hypothesis] | AudioError]:
+        """Decode several encoder_out (T', D) together.
+
+        Args:
+            rows: the encoder's output for utterances or segments, without padding.
+            values: values of tunable settings that replace the decoder's own values.
+
+        Returns:
+            For each row its hypotheses, best first, with frames and confidences of the best; or the error of this row,
+            for example because the network's output contains NaN, which decoders would treat as silence.
+        """
+        try:
+            return [*self._decoded(rows, values)]
+        except Exception as error:  # of one row, which is found alone, or too little memory for all
+            if len(rows) > 1:
+                return [found for row in rows for found in self.decoded([row], values)]
+            if isinstance(error, AudioError):
+                return [error]
+            raise
+
+    @torch.inference_mode()
+    def _decoded(self, rows: Sequence[Tensor], values: Mapping[str, float]) -> list[list[Hypothesis]]:
+        if not rows:
+            return []
+        encoder_out = pad_sequence([*rows], batch_first=True)
+
+        @cache
+        def log_probs() -> Tensor:
+            with self.recording_encoder.autocast():
+                return without_nan(self.frame_head.log_probs(encoder_out))
+
+        without_nan(encoder_out)
+        if "frame_head" in self.decode.needs:
+            log_probs()
+        lengths = torch.tensor([len(row) for row in rows], device=encoder_out.device)
+        hypotheses = self.search(self.evidence(encoder_out, lengths), values)
+
+        def frames_of(number: int) -> Tensor:
+            return log_probs()[number, : len(rows[number])]
+
+        return [
+            [with_times(best, partial(frames_of, number)), *others] for number, (best, *others) in enumerate(hypotheses)
+        ]
 
     def words(self, hypothesis: Hypothesis, start: float, end: float) -> Iterator[Word]:
         """Yield the words of a hypothesis with their times, to the millisecond, and their confidences.
@@ -351,7 +382,7 @@ class Recognizer:
             for text in self.model.normalize(word.text).split():
                 yield Word(text, round(first, 3), round(last, 3), confidence)
 
-    def _alternatives(self, hypotheses: list[Hypothesis], nbest: int) -> list[Alternative]:
+    def alternatives(self, hypotheses: list[Hypothesis], nbest: int) -> list[Alternative]:
         """Return the best hypothesis of each distinct text, at most `nbest`."""
         best: dict[str, float] = {}
         for hypothesis in hypotheses:
@@ -359,6 +390,37 @@ class Recognizer:
             if len(best) == nbest:
                 break
         return [Alternative(text, score) for text, score in best.items()]
+
+
+class _Joined:
+    """The words and alternatives of the segments of an utterance so far; `error` is the first error of a segment."""
+
+    def __init__(self, recognizer: Recognizer, nbest: int) -> None:
+        self.error: AudioError | None = None
+        self._recognizer, self._nbest = recognizer, nbest
+        self._words: list[Word] = []
+        self._alternatives = [Alternative("", 0.0)]
+        self._speech = False
+
+    def add(self, segment: Segment, found: list[Hypothesis] | AudioError, duration: float) -> list[Word]:
+        """Add a segment of an utterance that lasts `duration` seconds; return its words."""
+        if isinstance(found, AudioError):
+            self.error = self.error or found
+            return []
+        num_frames = len(segment.encoder_out)
+        self._speech = self._speech or num_frames > 0
+        # The last frame may end after the audio.
+        end = min(segment.start + num_frames * self._recognizer.model.frame_seconds, duration)
+        words = [*self._recognizer.words(found[0], segment.start, end)]
+        self._words += words
+        self._alternatives = _combine(
+            self._alternatives, self._recognizer.alternatives(found, self._nbest), self._nbest
+        )
+        return words
+
+    def transcript(self, duration: float) -> Transcript:
+        """Return the transcript of all segments."""
+        return Transcript(tuple(self._words), tuple(self._alternatives), duration, self._speech)
 
 
 def _combine(before: list[Alternative], after: list[Alternative], nbest: int) -> list[Alternative]:
@@ -372,3 +434,14 @@ def _combine(before: list[Alternative], after: list[Alternative], nbest: int) ->
     for pair in sorted(pairs, key=lambda pair: -pair.score):
         best.setdefault(pair.text, pair)  # different pairs of hypotheses can have equal texts
     return list(best.values())[:nbest]
+
+
+def without_nan(tensor: Tensor) -> Tensor:
+    """Return the tensor unless it contains NaN.
+
+    Raises:
+        AudioError: it does.
+    """
+    if tensor.isnan().any():
+        raise AudioError(NO_NUMBERS)
+    return tensor

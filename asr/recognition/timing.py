@@ -1,6 +1,6 @@
 """Times and confidences of tokens, and times of words."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 
 from torch import Tensor
@@ -17,7 +17,7 @@ from asr.text.words import Spelt
 CHARACTER_SECONDS = 0.05  # added to the duration of a word's last token for each character after the first
 
 
-def with_times(hypothesis: Hypothesis, log_probs: Tensor | None) -> Hypothesis:
+def with_times(hypothesis: Hypothesis, log_probs: Callable[[], Tensor]) -> Hypothesis:
     """Add frames and confidences to a hypothesis whose decoder has not set them.
 
     Frames come from the most likely path that spells the tokens. A token's confidence is the maximum over its frames
@@ -25,16 +25,15 @@ def with_times(hypothesis: Hypothesis, log_probs: Tensor | None) -> Hypothesis:
 
     Args:
         hypothesis: hypothesis of an utterance.
-        log_probs: log_probs of the frame head, (T', V); None: the model has no frame head, and the decoder has set
-            frames and confidences.
+        log_probs: computes the log_probs of the frame head, (T', V); not called if the decoder has set both.
     """
     frames, confidences = hypothesis.frames, hypothesis.confidences
-    if not hypothesis.tokens or log_probs is None or (frames is not None and confidences is not None):
+    if not hypothesis.tokens or (frames is not None and confidences is not None):
         return hypothesis
-    frames = token_spans(log_probs, hypothesis.tokens) if frames is None else frames
+    frames = token_spans(log_probs(), hypothesis.tokens) if frames is None else frames
     if confidences is None:
-        sure = frame_confidence(log_probs)
-        confidences = [float(sure[span.start : span.end].max()) for span in frames]
+        sure = frame_confidence(log_probs()).tolist()
+        confidences = [max(sure[span.start : span.end]) for span in frames]
     return hypothesis._replace(frames=frames, confidences=confidences)
 
 

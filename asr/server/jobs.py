@@ -127,8 +127,7 @@ class Jobs:
                 raise StoppedError
             if self.full:
                 raise QueueFullError
-            is_long = job.utterance.duration > self._options.chunks.chunk_seconds
-            (self._long if is_long else self._short).append(job)
+            (self._long if self._is_long(job) else self._short).append(job)
             self._changed.notify()
 
     def withdraw(self, job: Job) -> bool:
@@ -222,30 +221,39 @@ class Jobs:
 
     def _recognize_together(self, jobs: Sequence[Job], options: Inference) -> None:
         by_id = {job.utterance.id: job for job in jobs}
-        for result in self._recognizer.segments([job.utterance for job in jobs], options):
+        utterances = [job.utterance for job in jobs]
+        if self._is_long(jobs[0]):
+            [encoded] = self._recognizer.segments(utterances, options)
+            assert not isinstance(encoded, Rejected), "a long recording is read while it is recognised"
+            self._decode(jobs[0], encoded[1])
+            return
+        for result in self._recognizer.recognize(utterances, replace(options, nbest=max(job.nbest for job in jobs))):
             if isinstance(result, Rejected):
                 _settle(by_id[result.utterance.id], AudioError(result.reason))
                 continue
-            utterance, segments = result
-            self._decode(by_id[utterance.id], segments)
+            utterance, transcript = result
+            job = by_id[utterance.id]
+            job.on_words(transcript.words)
+            _settle(job, replace(transcript, alternatives=transcript.alternatives[: job.nbest]))
 
     def _decode(self, job: Job, segments: Segments) -> None:
         try:
             pieces = self._with_breaks(job, segments)
-            duration = job.utterance.duration
-            _settle(job, self._recognizer.transcript(duration, pieces, job.nbest, on_words=job.on_words))
+            transcript = self._recognizer.transcript(job.utterance.duration, pieces, job.nbest, on_words=job.on_words)
+            _settle(job, transcript)
         except (AudioError, _GoneError) as error:  # a long recording is read during recognition
             _settle(job, error)
 
     def _with_breaks(self, job: Job, segments: Segments) -> Segments:
-        """Yield the segments; after each segment of a long recording, recognise a batch of short recordings."""
-        is_long = job.utterance.duration > self._options.chunks.chunk_seconds
+        """Yield the segments of a long recording; after each, recognise a batch of short recordings."""
         for segment in segments:
             if job.gone or self._stopped:
                 raise _GoneError
             yield segment
-            if is_long:
-                self._short_ones()
+            self._short_ones()
+
+    def _is_long(self, job: Job) -> bool:
+        return job.utterance.duration > self._options.chunks.chunk_seconds
 
 
 def _settle(job: Job, outcome: Transcript | Exception) -> None:

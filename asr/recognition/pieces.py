@@ -1,0 +1,62 @@
+"""The segments of many utterances, in groups that are decoded together."""
+
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from asr.data.batch import Rejected
+from asr.data.batch_plan import BatchBounds
+from asr.data.manifest import Utterance
+from asr.errors import AudioError
+from asr.recognition.long_form import Segment, Segments
+
+
+class Piece(NamedTuple):
+    """A segment of an utterance, or its end; the pieces of an utterance follow one another.
+
+    Args:
+        utterance: the utterance.
+        segment: None: the end of the utterance.
+        error: at the end: why the utterance cannot be read or encoded; None: all segments precede this piece.
+    """
+
+    utterance: Utterance
+    segment: Segment | None
+    error: AudioError | None = None
+
+
+def pieces_of(results: Iterable[tuple[Utterance, Segments] | Rejected]) -> Iterator[Piece]:
+    """Yield the pieces of encoded utterances; a long recording is read and encoded while its pieces are taken."""
+    for result in results:
+        if isinstance(result, Rejected):
+            yield Piece(result.utterance, None, AudioError(result.reason))
+            continue
+        utterance, segments = result
+        try:
+            for segment in segments:
+                yield Piece(utterance, segment)
+        except AudioError as error:
+            yield Piece(utterance, None, error)
+        else:
+            yield Piece(utterance, None)
+
+
+def together(pieces: Iterable[Piece], bounds: BatchBounds, frame_seconds: float) -> Iterator[list[Piece]]:
+    """Group consecutive pieces whose segments fit into a batch.
+
+    Args:
+        pieces: pieces in order.
+        bounds: limits for a batch of segments.
+        frame_seconds: seconds from one encoder frame to the next.
+    """
+    group: list[Piece] = []
+    longest, number = 0.0, 0
+    for piece in pieces:
+        if piece.segment is not None:
+            seconds = (len(piece.segment.encoder_out) - 1) * frame_seconds  # the last frame may end after the audio
+            longest, number = max(longest, seconds), number + 1
+            if group and not bounds.hold(longest, number):
+                yield group
+                group, longest, number = [], seconds, 1
+        group.append(piece)
+    if group:
+        yield group

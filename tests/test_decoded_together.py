@@ -1,0 +1,129 @@
+"""The recordings of a batch are decoded together; an error of one of them concerns it alone."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from asr.data.batch_plan import BatchBounds
+from asr.data.manifest import Utterance
+from asr.errors import AudioError
+from asr.interfaces import Hypothesis
+from asr.recognition.inference import Inference
+from asr.recognition.recognizer import Recognizer
+from tests.listener import listener
+from tests.tones import SAMPLE_RATE, speak
+
+TEXTS = ["abc", "fed", "cab bad", "dad", "face"]
+UTTERANCES = [Utterance(f"{text}.wav", 2.0, text, text) for text in TEXTS]
+
+
+def load(utterance: Utterance, sample_rate: int) -> Tensor:
+    """Return the waveform of an utterance, which has 2 s."""
+    waveform = torch.from_numpy(speak(utterance.text))
+    return torch.cat([waveform, waveform.new_zeros(2 * SAMPLE_RATE)])[: 2 * SAMPLE_RATE]
+
+
+def recognized(recognizer: Recognizer, **bounds: Any) -> dict[str, str]:
+    """Return the text or the reason of each utterance."""
+    options = Inference(batches=BatchBounds(**{"batch_seconds": 100, "max_utterances": 64} | bounds), load=load)
+    found = {}
+    for result in recognizer.recognize(UTTERANCES, options):
+        utterance, outcome = result
+        found[utterance.id] = outcome if isinstance(outcome, str) else outcome.text
+    return found
+
+
+@pytest.fixture
+def recognizer() -> Recognizer:
+    return listener()
+
+
+class Spy:
+    """Record the number of recordings in each search of a recogniser; recordings of `guilty` texts fail."""
+
+    def __init__(self, recognizer: Recognizer, monkeypatch: pytest.MonkeyPatch, guilty: Sequence[str] = ()) -> None:
+        self.sizes: list[int] = []
+        search = recognizer.decode.search
+
+        def watched(evidence: Any, **values: float) -> list[list[Hypothesis]]:
+            found = search(evidence, **values)
+            self.sizes.append(len(found))
+            if any(recognizer.text(hypotheses[0]) in guilty for hypotheses in found):
+                raise AudioError("this recording cannot be decoded.")
+            return found
+
+        monkeypatch.setattr(recognizer.decode, "search", watched)
+
+
+@pytest.mark.parametrize(
+    ("bounds", "sizes"),
+    [({}, [5]), ({"max_utterances": 2}, [2, 2, 1]), ({"batch_seconds": 6}, [3, 2]), ({"batch_seconds": 1}, [1] * 5)],
+)
+def test_a_batch_is_decoded_in_one_search(
+    bounds: dict[str, float], sizes: list[int], recognizer: Recognizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spy = Spy(recognizer, monkeypatch)
+    assert recognized(recognizer, **bounds) == dict(zip(TEXTS, TEXTS, strict=True))
+    assert sorted(spy.sizes) == sorted(sizes)
+
+
+def test_segments_of_a_long_recording_are_decoded_together(
+    recognizer: Recognizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spy = Spy(recognizer, monkeypatch)
+    silence = torch.zeros(SAMPLE_RATE)
+    waveform = torch.cat([part for text in TEXTS * 8 for part in (torch.from_numpy(speak(text)), silence)])
+    transcript = recognizer.transcribe(waveform, sample_rate=SAMPLE_RATE)
+    assert transcript.text == " ".join(TEXTS * 8)
+    assert max(spy.sizes) > 1
+
+
+def test_an_error_of_a_search_concerns_only_its_recording(
+    recognizer: Recognizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spy = Spy(recognizer, monkeypatch, guilty=["dad"])
+    found = recognized(recognizer)
+    assert "cannot be decoded" in found.pop("dad")
+    assert found == {text: text for text in TEXTS if text != "dad"}
+    assert spy.sizes == [5, 1, 1, 1, 1, 1]
+
+
+@pytest.mark.parametrize("part", ["head", "encoder"])
+def test_a_recording_whose_output_is_nan_is_rejected_alone_and_reaches_no_search(
+    part: str, recognizer: Recognizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bad = {"head": recognizer.model.head, "encoder": recognizer.model.encoder}[part]
+    guilty = recognizer.model.features(load(UTTERANCES[1], SAMPLE_RATE))
+    log_probs_of_guilty = recognizer.log_probs(recognizer.model(guilty[None], torch.tensor([len(guilty)])).out[0])
+
+    def with_nan(*given: Any) -> Any:
+        out = work(*given)
+        rows = out if part == "head" else out.out
+        is_guilty = [torch.equal(row.log_softmax(dim=-1), log_probs_of_guilty) for row in rows]
+        rows[torch.tensor(is_guilty), 3] = torch.nan
+        return out
+
+    name = "log_probs" if part == "head" else "forward"
+    work = getattr(bad, name)
+    monkeypatch.setattr(bad, name, with_nan)
+    searched: list[Tensor] = []
+    evidence = recognizer.decode.evidence
+    monkeypatch.setattr(
+        recognizer.decode, "evidence", lambda out, lengths: (searched.append(out), evidence(out, lengths))[1]
+    )
+    found = recognized(recognizer)
+    assert "NaN" in found.pop("fed")
+    assert found == {text: text for text in TEXTS if text != "fed"}
+    assert not any(out.isnan().any() for out in searched)
+
+
+def test_any_other_error_of_a_search_ends_recognition(recognizer: Recognizer, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(evidence: Any, **values: float) -> list[list[Hypothesis]]:
+        raise RuntimeError("a fault of the program")
+
+    monkeypatch.setattr(recognizer.decode, "search", fail)
+    with pytest.raises(RuntimeError, match="a fault of the program"):
+        recognized(recognizer)
