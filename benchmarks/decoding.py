@@ -15,10 +15,17 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from asr import ngram
-from asr.build import component, load_token_model
+from asr.build import (
+    build_decoder,
+    build_features,
+    build_model,
+    build_tokenizer,
+    component,
+    load_token_model,
+)
 from asr.checkpoint.load import load_recognizer
 from asr.cli.command import run_command
 from asr.decode.beam import Beam
@@ -30,8 +37,9 @@ from asr.errors import InputError
 from asr.evaluation.selection import fewest_errors
 from asr.evaluation.tuning import EncodedUtterance, Values, encode, search_values
 from asr.evaluation.word_errors import count_errors, total
-from asr.interfaces import Hypothesis, Tunable
+from asr.interfaces import BLANK_ID, Hypothesis, Tunable
 from asr.language_model.kenlm import without_progress
+from asr.recognition.confidence import UNCALIBRATED
 from asr.recognition.inference import INFERENCE
 from asr.recognition.long_form import Segment
 from asr.recognition.recognizer import Recognizer
@@ -41,6 +49,7 @@ from benchmarks.machine import about
 from benchmarks.model import add_model, read_utterances
 from benchmarks.race import enter, race
 from benchmarks.results import Results, fixed, share
+from benchmarks.training_speech import composed
 
 TEXTS = "data/mini/train.jsonl"
 CONF = default_settings("decode", "beam")
@@ -50,6 +59,20 @@ TUNABLE = {  # the weights that are tuned for each decoder with a language model
     "word_insertion_bonus": Tunable(CONF["fusion"]["word_insertion_bonus"], WORD_INSERTION_BONUSES),
 }
 NET = "network and reading"
+BATCHED_HEADS = {  # their decoders, and a bias of the blank which gives about as many tokens as speech has characters
+    "ctc": ("greedy", 0.0),
+    "transducer": ("transducer_greedy", 0.8),
+    "tdt": ("tdt_greedy", 0.2),
+}
+BATCH_SIZES = (1, 16)
+BATCH_COLUMNS: dict[str, Callable[[Any], str]] = {
+    "head": str,
+    "recordings at a time": str,
+    "tokens per s": fixed(1),
+    "decoding s/audio s": fixed(5),
+    "x one at a time": fixed(2),
+    "of transcribe": share,
+}
 COLUMNS: dict[str, Callable[[Any], str]] = {
     "decoder": str,
     "LM weight": fixed(2),
@@ -98,7 +121,53 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if options.language_model:
             decoders |= rescorers(recognizer, options.language_model, lm, options.spelling, decoders)
         compare(recognizer, decoders, options.audio, options.turns).save(options.output_dir, facts)
+    compare_batches(options.audio, options.turns).save(options.output_dir, facts)
     return 0
+
+
+def compare_batches(audio: Sequence[str], turns: int) -> Results:
+    """Time greedy decoding of one recording and of several at a time, with random weights."""
+    table = Results("decoding_batches", BATCH_COLUMNS, bars="decoding s/audio s", group_by=("head",))
+    utterances = list(read_utterances(audio))
+    seconds = sum(utterance.duration for utterance in utterances)
+    for head in BATCHED_HEADS:
+        recognizer = random_recognizer(head, [utterance.text for utterance in utterances])
+
+        def encoded(recognizer: Recognizer = recognizer) -> list[Tensor]:
+            dev_set, _ = encode(recognizer, utterances, INFERENCE.unchecked, lambda seconds: None)
+            return [out for each in dev_set for _, out in each.segments]
+
+        rows = encoded()
+        num_tokens = sum(len(found[0].tokens) for found in recognizer.decoded(rows) if not isinstance(found, Exception))
+
+        def decode(size: int, recognizer: Recognizer = recognizer, rows: Sequence[Tensor] = rows) -> None:
+            for start in range(0, len(rows), size):
+                recognizer.decoded(rows[start : start + size])
+
+        contenders: dict[str, Callable[[], object]] = {str(size): partial(decode, size) for size in BATCH_SIZES}
+        turn = race(contenders | {NET: encoded}, turns=turns, warm_up=0)
+        times = {name: each.cpu_seconds for name, each in turn.items()}
+        for size in contenders:
+            share_of_all = times[size] / (times[size] + times[NET])
+            gain = times[str(BATCH_SIZES[0])] / times[size]
+            table.row(head, size, num_tokens / seconds, times[size] / seconds, gain, share_of_all)
+    return table
+
+
+def random_recognizer(head: str, texts: Iterable[str]) -> Recognizer:
+    """Make a recogniser with random weights, whose blank has a bias, and with greedy decoding."""
+    torch.manual_seed(0)
+    decode, blank_bias = BATCHED_HEADS[head]
+    settings = composed(["encoder=conformer_s", f"head={head}", f"decode={decode}", "tokenizer=char"])
+    tokenizer = build_tokenizer(settings.components)
+    tokenizer.fit(texts)
+    features = build_features(settings.components)
+    features.normalize.fit([torch.tensor([[-1.0], [1.0]]).expand(2, features.dim)])
+    model = build_model(settings.components, tokenizer, features).eval()
+    for layer in model.head.modules():  # type: ignore[attr-defined]
+        if isinstance(layer, nn.Linear) and layer.out_features >= tokenizer.vocab_size and layer.bias is not None:
+            layer.bias.data[BLANK_ID] += blank_bias
+    return Recognizer(model, build_decoder(settings.components, model), UNCALIBRATED)
 
 
 def make_trigrams(folder: str) -> str:

@@ -50,3 +50,7 @@ def test_every_decoder_has_a_row_and_decoders_of_a_group_have_equal_weights(
     assert decoders["asr 2 + LM"]["LM weight"] == decoders["asr 8 + LM"]["LM weight"]
     shown = capsys.readouterr().out
     assert all(name in shown or f"{name} 8 + LM" in shown for name in ("torchaudio", "pyctcdecode"))
+    batches = json.loads((tmp_path / "decoding_batches.json").read_text())["rows"]
+    assert [(row["head"], row["recordings at a time"]) for row in batches] == [
+        (head, str(size)) for head in decoding.BATCHED_HEADS for size in decoding.BATCH_SIZES
+    ]
