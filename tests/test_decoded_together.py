@@ -1,6 +1,7 @@
 """The recordings of a batch are decoded together; an error of one of them concerns it alone."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,7 +12,10 @@ from asr.data.batch_plan import BatchBounds
 from asr.data.manifest import Utterance
 from asr.errors import AudioError
 from asr.interfaces import Hypothesis
+from asr.recognition.chunks import ChunkBounds
 from asr.recognition.inference import Inference
+from asr.recognition.long_form import Segment
+from asr.recognition.pieces import Piece, together
 from asr.recognition.recognizer import Recognizer
 from tests.listener import listener
 from tests.tones import SAMPLE_RATE, speak
@@ -127,3 +131,47 @@ def test_any_other_error_of_a_search_ends_recognition(recognizer: Recognizer, mo
     monkeypatch.setattr(recognizer.decode, "search", fail)
     with pytest.raises(RuntimeError, match="a fault of the program"):
         recognized(recognizer)
+
+
+def test_a_failed_recording_is_encoded_no_further(recognizer: Recognizer, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(evidence: Any, **values: float) -> list[list[Hypothesis]]:
+        raise AudioError("this recording cannot be decoded.")
+
+    encoded: list[int] = []
+    encoder = recognizer.model.encoder
+    forward = encoder.forward
+    monkeypatch.setattr(encoder, "forward", lambda *given: (encoded.append(1), forward(*given))[1])
+    monkeypatch.setattr(recognizer.decode, "search", fail)
+    long = torch.cat([torch.from_numpy(speak("abc fed")), torch.zeros(8_000)] * 80)
+    options = Inference(batches=BatchBounds(batch_seconds=8, max_utterances=64), chunks=ChunkBounds(4, 0.5))
+    with pytest.raises(AudioError, match="cannot be decoded"):
+        recognizer.transcribe(long, options, sample_rate=SAMPLE_RATE)
+    assert len(encoded) < 0.3 * len(long) / SAMPLE_RATE / 4
+
+
+def pieces(*kinds: str) -> Iterator[Piece]:
+    """Yield pieces: a segment of one second, the end of its recording, an unreadable recording, or raise an error."""
+    for number, kind in enumerate(kinds):
+        if kind == "fault":
+            raise RuntimeError("too little memory")
+        segment = Segment(0.0, torch.zeros(101, 2)) if kind == "segment" else None
+        error = AudioError("unreadable") if kind == "unreadable" else None
+        yield Piece(replace(UTTERANCES[0], id=str(number)), segment, error)
+
+
+def groups(*kinds: str, max_utterances: int = 3) -> Iterator[int]:
+    """Yield the sizes of the groups of such pieces."""
+    bounds = BatchBounds(batch_seconds=100, max_utterances=max_utterances)
+    yield from map(len, together(pieces(*kinds), bounds, 0.01))
+
+
+def test_unreadable_recordings_are_passed_on_at_once() -> None:
+    assert [*groups("unreadable", "unreadable", "segment", "end")] == [1, 1, 2]
+    assert max(groups("segment", "end", *["unreadable"] * 100)) <= 6
+
+
+def test_an_error_of_the_next_batch_does_not_lose_the_batch_before_it() -> None:
+    found = groups("segment", "end", "segment", "end", "fault")
+    assert next(found) == 4
+    with pytest.raises(RuntimeError, match="memory"):
+        next(found)

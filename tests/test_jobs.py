@@ -374,3 +374,32 @@ def test_no_client_waits_for_a_stopped_thread(
     gate.open.set()
     jobs.join(PATIENCE)
     assert not jobs.alive
+
+
+def test_a_recording_beyond_the_decoders_limit_gives_its_words_segment_by_segment(
+    recognizer: Recognizer, start: Callable[..., Jobs], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A decoder may take less audio at once than the encoder."""
+    monkeypatch.setattr(recognizer.decode, "max_seconds", 2.0)
+    silence = torch.zeros(SAMPLE_RATE)
+    soundfile.write(tmp_path / "said.wav", torch.cat([torch.from_numpy(speak("abc")), silence] * 3), SAMPLE_RATE)
+    job, heard = job_of(tmp_path / "said.wav"), []
+    assert 2.0 < job.utterance.duration < 30.0
+    job.on_words = lambda words: heard.append([word.text for word in words])
+    start(Inference()).submit(job)
+    assert job.outcome.result(PATIENCE).text == "abc abc abc"
+    assert [words for words in heard if words] == [["abc"]] * 3
+
+
+def test_a_recording_whose_client_has_left_is_not_recognised(
+    gate: Gate, start: Callable[..., Jobs], recordings: list[tuple[str, Path]]
+) -> None:
+    jobs, first, left = start(), job_of(recordings[0][1]), job_of(recordings[1][1])
+    jobs.submit(first)
+    assert gate.reached.wait(PATIENCE)
+    jobs.submit(left)
+    left.gone = True  # as if the client left after the batch was formed
+    gate.open.set()
+    assert first.outcome.result(PATIENCE).text == recordings[0][0]
+    assert left.outcome.exception(PATIENCE) is not None
+    assert gate.batches == [1]

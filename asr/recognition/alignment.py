@@ -26,15 +26,15 @@ def token_spans(log_probs: Tensor, tokens: list[int]) -> list[Span]:
         return []
     # The blank has the smallest id, so that it is the first column.
     used, columns = torch.tensor([BLANK_ID, *tokens]).unique(return_inverse=True)
-    best = log_probs.max(dim=-1, keepdim=True).values.float().cpu()
-    log_probs = log_probs[:, used.to(log_probs.device)].float().cpu()
+    kept = log_probs[:, used.to(log_probs.device)].float().cpu()
     if len(log_probs) * (2 * len(tokens) + 1) <= MAX_CELLS:
         targets = columns[None, 1:].int()
-        [path], _ = torchaudio.functional.forced_align(log_probs.clamp(min=FLOOR)[None], targets, blank=BLANK_ID)
+        [path], _ = torchaudio.functional.forced_align(kept.clamp(min=FLOOR)[None], targets, blank=BLANK_ID)
     else:
         labels = torch.full((2 * len(tokens) + 1,), BLANK_ID)
         labels[1::2] = columns[1:]
-        path = labels[_best_states((log_probs - best).clamp(min=FLOOR), labels)]
+        best = log_probs.max(dim=-1, keepdim=True).values.float().cpu()
+        path = labels[_best_states((kept - best).clamp(min=FLOOR), labels)]
     changes = torch.cat([path[1:] != path[:-1], path.new_ones(1, dtype=torch.bool)])  # (T',) True at the end of a run
     ends = changes.nonzero()[:, 0] + 1
     starts = torch.cat([ends.new_zeros(1), ends[:-1]])

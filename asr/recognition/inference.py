@@ -37,7 +37,8 @@ class Inference:
     """Inference options outside the model: memory bounds and detail of the output.
 
     Args:
-        batches: limits for batches of utterances, and for batches of chunks of a long recording.
+        batches: limits for batches of utterances, for batches of chunks of a long recording, and for the segments that
+            are decoded together.
         chunks: sizes of chunks; recordings longer than a chunk are cut.
         segmenter: function of `asr.recognition.long_form` that cuts long recordings; None: chosen for the model.
         nbest: maximum number of alternatives in a transcript.

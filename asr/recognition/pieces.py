@@ -1,6 +1,6 @@
 """The segments of many utterances, in groups that are decoded together."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 from asr.data.batch import Rejected
@@ -24,8 +24,15 @@ class Piece(NamedTuple):
     error: AudioError | None = None
 
 
-def pieces_of(results: Iterable[tuple[Utterance, Segments] | Rejected]) -> Iterator[Piece]:
-    """Yield the pieces of encoded utterances; a long recording is read and encoded while its pieces are taken."""
+def pieces_of(
+    results: Iterable[tuple[Utterance, Segments] | Rejected], failed: Callable[[Utterance], bool]
+) -> Iterator[Piece]:
+    """Yield the pieces of encoded utterances; a long recording is read and encoded while its pieces are taken.
+
+    Args:
+        results: encoded and unreadable utterances.
+        failed: returns whether the decoding of an utterance has failed; its other segments are not encoded.
+    """
     for result in results:
         if isinstance(result, Rejected):
             yield Piece(result.utterance, None, AudioError(result.reason))
@@ -34,6 +41,8 @@ def pieces_of(results: Iterable[tuple[Utterance, Segments] | Rejected]) -> Itera
         try:
             for segment in segments:
                 yield Piece(utterance, segment)
+                if failed(utterance):
+                    break
         except AudioError as error:
             yield Piece(utterance, None, error)
         else:
@@ -50,7 +59,16 @@ def together(pieces: Iterable[Piece], bounds: BatchBounds, frame_seconds: float)
     """
     group: list[Piece] = []
     longest, number = 0.0, 0
-    for piece in pieces:
+    iterator = iter(pieces)
+    while True:
+        try:
+            piece = next(iterator)
+        except StopIteration:
+            break
+        except Exception:
+            if group:
+                yield group  # what precedes an error of the next batch is not lost
+            raise
         if piece.segment is not None:
             seconds = (len(piece.segment.encoder_out) - 1) * frame_seconds  # the last frame may end after the audio
             longest, number = max(longest, seconds), number + 1
@@ -58,5 +76,8 @@ def together(pieces: Iterable[Piece], bounds: BatchBounds, frame_seconds: float)
                 yield group
                 group, longest, number = [], seconds, 1
         group.append(piece)
+        if number == 0 or len(group) >= 2 * bounds.max_utterances:  # each recording has a segment and an end
+            yield group
+            group, longest, number = [], 0.0, 0
     if group:
         yield group

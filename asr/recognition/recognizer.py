@@ -5,6 +5,7 @@ already has encoder_out of whole utterances and calls `hypotheses` and `text`, w
 For equal weights, the WER of validation is therefore the WER that evaluate reports.
 """
 
+import logging
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -45,6 +46,8 @@ ELSEWHERE = {  # arguments of other toolkits, and what to give instead
     "num_workers": ". Give options=Inference(num_workers=...), of asr.recognition.inference",
 }
 OWN_VALUES: Mapping[str, float] = MappingProxyType({})
+
+logger = logging.getLogger(__name__)
 
 
 class Recognizer:
@@ -245,15 +248,18 @@ class Recognizer:
         waveforms: Mapping[str, Tensor],
     ) -> Iterator[tuple[Utterance, Transcript] | Rejected]:
         joined = _Joined(self, options.nbest)
-        pieces = pieces_of(self.segments(utterances, options, waveforms))
+        failed: list[Utterance] = []  # the utterance of `joined`, if one of its segments has an error
+        encoded = self.segments(utterances, options, waveforms)
+        pieces = pieces_of(encoded, lambda utterance: any(utterance is each for each in failed))
         for group in together(pieces, options.batches, self.model.frame_seconds):
             found = iter(self.decoded([piece.segment.encoder_out for piece in group if piece.segment]))
             for utterance, segment, error in group:
                 if segment is not None:
                     joined.add(segment, next(found), utterance.duration)
+                    failed = [utterance] if joined.error else []
                     on_progress(len(segment.encoder_out) * self.model.frame_seconds)
                     continue
-                ended, joined = joined, _Joined(self, options.nbest)
+                ended, joined, failed = joined, _Joined(self, options.nbest), []
                 error = error or ended.error
                 if error is None:
                     yield utterance, ended.transcript(utterance.duration)
@@ -329,16 +335,19 @@ class Recognizer:
 
         Returns:
             For each row its hypotheses, best first, with frames and confidences of the best; or the error of this row,
-            for example because the network's output contains NaN, which decoders would treat as silence.
+            for example because the network's output contains NaN, which decoders would treat as silence. Errors of
+            other kinds are raised.
         """
         try:
             return [*self._decoded(rows, values)]
-        except Exception as error:  # of one row, which is found alone, or too little memory for all
-            if len(rows) > 1:
-                return [found for row in rows for found in self.decoded([row], values)]
-            if isinstance(error, AudioError):
-                return [error]
-            raise
+        except Exception as error:
+            if len(rows) == 1:
+                if isinstance(error, AudioError):
+                    return [error.with_traceback(None)]  # a traceback would keep the tensors
+                raise
+            logger.debug("%d segments are decoded one by one, because of this error", len(rows), exc_info=error)
+        # An error of one row, which is found alone, or too little memory for all, which the end of `except` has freed.
+        return [found for row in rows for found in self.decoded([row], values)]
 
     @torch.inference_mode()
     def _decoded(self, rows: Sequence[Tensor], values: Mapping[str, float]) -> list[list[Hypothesis]]:

@@ -8,6 +8,7 @@ recording is processed at a time.
 """
 
 import logging
+import math
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -220,8 +221,13 @@ class Jobs:
             self._taken.difference_update(jobs)
 
     def _recognize_together(self, jobs: Sequence[Job], options: Inference) -> None:
-        by_id = {job.utterance.id: job for job in jobs}
-        utterances = [job.utterance for job in jobs]
+        by_id = {job.utterance.id: job for job in jobs if not (job.gone or self._stopped)}
+        for job in jobs:
+            if job.utterance.id not in by_id:
+                _settle(job, _GoneError())
+        if not by_id:
+            return
+        utterances = [job.utterance for job in by_id.values()]
         if self._is_long(jobs[0]):
             [encoded] = self._recognizer.segments(utterances, options)
             assert not isinstance(encoded, Rejected), "a long recording is read while it is recognised"
@@ -253,7 +259,9 @@ class Jobs:
             self._short_ones()
 
     def _is_long(self, job: Job) -> bool:
-        return job.utterance.duration > self._options.chunks.chunk_seconds
+        """Return whether a recording has several segments."""
+        limit = self._recognizer.decode.max_seconds or math.inf
+        return job.utterance.duration > min(self._options.chunks.chunk_seconds, limit)
 
 
 def _settle(job: Job, outcome: Transcript | Exception) -> None:
