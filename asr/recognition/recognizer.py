@@ -248,18 +248,18 @@ class Recognizer:
         waveforms: Mapping[str, Tensor],
     ) -> Iterator[tuple[Utterance, Transcript] | Rejected]:
         joined = _Joined(self, options.nbest)
-        failed: list[Utterance] = []  # the utterance of `joined`, if one of its segments has an error
+        failed: Utterance | None = None  # the utterance of `joined`, if one of its segments has an error
         encoded = self.segments(utterances, options, waveforms)
-        pieces = pieces_of(encoded, lambda utterance: any(utterance is each for each in failed))
+        pieces = pieces_of(encoded, lambda utterance: utterance is failed)
         for group in together(pieces, options.batches, self.model.frame_seconds):
             found = iter(self.decoded([piece.segment.encoder_out for piece in group if piece.segment]))
             for utterance, segment, error in group:
                 if segment is not None:
                     joined.add(segment, next(found), utterance.duration)
-                    failed = [utterance] if joined.error else []
+                    failed = utterance if joined.error else None
                     on_progress(len(segment.encoder_out) * self.model.frame_seconds)
                     continue
-                ended, joined, failed = joined, _Joined(self, options.nbest), []
+                ended, joined, failed = joined, _Joined(self, options.nbest), None
                 error = error or ended.error
                 if error is None:
                     yield utterance, ended.transcript(utterance.duration)

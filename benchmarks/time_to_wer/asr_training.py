@@ -14,34 +14,8 @@ from asr.recognition.recognizer import Recognizer
 from asr.run.settings import RunSettings
 from asr.train import train
 from asr.training import callbacks
+from benchmarks.time_to_wer.lightning_watch import Watched
 from benchmarks.time_to_wer.watch import Transcribe, Watch
-
-
-class Watched(pl.callbacks.Callback):
-    """Evaluate in training; the validations of asr.train itself, in which it also writes checkpoints, do not count."""
-
-    def __init__(self, recognizer: Recognizer, num_steps: int, watch: Watch) -> None:
-        self._transcribe, self._num_steps, self._watch = transcriber(recognizer), num_steps, watch
-        self._validation: Any = None
-
-    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Start the clock."""
-        self._watch.begin(self._num_steps)
-
-    def on_train_batch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule, *rest: Any) -> None:
-        """Evaluate the model if it is time to."""
-        pl_module.eval()
-        self._watch.step(trainer.global_step, self._transcribe)
-        pl_module.train()
-
-    def on_validation_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Stop the clock."""
-        self._validation = self._watch.paused()
-        self._validation.__enter__()
-
-    def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Go on."""
-        self._validation.__exit__(None, None, None)
 
 
 def fit(settings: RunSettings, watch: Watch) -> tuple[int, Transcribe]:
@@ -50,7 +24,7 @@ def fit(settings: RunSettings, watch: Watch) -> tuple[int, Transcribe]:
 
     def watched(trainer: pl.Trainer, settings: RunSettings, prepared: Any, task: Any, data: Any) -> list[pl.Callback]:
         others = besides_steps(trainer, settings, prepared, task, data)
-        return [*others, Watched(task._recognizer, task.total_steps, watch)]
+        return [*others, Watched(task.total_steps, transcriber(task._recognizer), watch)]
 
     with patch.object(callbacks, "besides_steps", watched):
         train(settings)

@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from asr.data.waveforms import WaveformBatch
+from benchmarks.time_to_wer.lightning_watch import Watched
 from benchmarks.time_to_wer.peer import Job, num_parameters, transcriber
 from benchmarks.time_to_wer.watch import Transcribe, Watch
 
@@ -26,23 +27,6 @@ PUBLISHED_OPTIMIZER = {
 }
 PUBLISHED_MASKS = {"freq_masks": 2, "time_masks": 10, "freq_width": 27, "time_width": 0.05}
 NEMO = "nemo.collections.asr.modules"
-
-
-class Watched(pl.callbacks.Callback):
-    """Evaluate in training."""
-
-    def __init__(self, num_steps: int, transcribe: Transcribe, watch: Watch) -> None:
-        self._num_steps, self._transcribe, self._watch = num_steps, transcribe, watch
-
-    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Start the clock."""
-        self._watch.begin(self._num_steps)
-
-    def on_train_batch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule, *rest: Any) -> None:
-        """Evaluate the model if it is time to."""
-        pl_module.eval()
-        self._watch.step(trainer.global_step, self._transcribe)
-        pl_module.train()
 
 
 def config(job: Job) -> dict[str, Any]:
