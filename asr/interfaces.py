@@ -213,18 +213,33 @@ Tap = Callable[[Tensor, Tensor], Tensor]
 """Maps a block's output (B, T', D) and padding_mask (B, T') to the input of the next block."""
 
 
+Targets = Mapping[str, Tensor]
+"""What the heads of a batch are trained on: "tokens", (B, U), and "token_lengths", (B,)."""
+
+
 class Encoded(NamedTuple):
     """Output of an encoder.
+
+    Heads and decoders take it whole, so that what they need of an utterance reaches them without another argument.
 
     Args:
         out: encoder_out, (B, T', D).
         lengths: encoder_out_lengths, (B,).
-        blocks: output of each tapped block, (B, T', D), before its tap changed it.
+        blocks: output of each tapped block before its tap changed it; its frames can differ from those of `out`.
+        conditions: ids of labels of the utterances, such as their language, by name, (B,) each.
+        num_frames: the lengths on the CPU; None: not known without waiting for the device.
     """
 
     out: Tensor
     lengths: Tensor
-    blocks: Mapping[int, Tensor]
+    blocks: Mapping[int, "Encoded"]
+    conditions: Mapping[str, Tensor] = {}  # a dict, because torch.export does not know a mapping proxy
+    num_frames: tuple[int, ...] | None = None
+
+    @property
+    def frame_counts(self) -> tuple[int, ...]:
+        """The lengths on the CPU; without `num_frames`, this waits for the device."""
+        return tuple(self.lengths.tolist()) if self.num_frames is None else self.num_frames
 
 
 Taps = Mapping[int, Tap]
@@ -282,7 +297,7 @@ class Head(Protocol):
     def taps(self) -> Taps: ...
     @property
     def frame_head(self) -> "FrameHead | None": ...
-    def losses(self, encoded: Encoded, tokens: Tensor, token_lengths: Tensor) -> Mapping[str, Tensor]: ...
+    def losses(self, encoded: Encoded, targets: Targets) -> Mapping[str, Tensor]: ...
     def min_frames(self, tokens: list[int]) -> int: ...
     def cells(self, frames: Lengths, tokens: Lengths) -> Lengths:
         """Number of elements of the head's largest tensor for one utterance with these numbers of frames and tokens."""
@@ -480,7 +495,7 @@ class Decoder(Protocol):
 
     @property
     def description(self) -> str: ...
-    def evidence(self, encoder_out: Tensor, lengths: Tensor) -> Any: ...
+    def evidence(self, encoded: Encoded) -> Any: ...
     def search(self, evidence: Any, **values: float) -> list[list[Hypothesis]]:
         """Search with a result of `evidence`; `values` replace the decoder's own values of tunable settings."""
 
@@ -489,10 +504,8 @@ class StreamingDecoder(Decoder, Protocol):
     """A decoder that continues from chunk to chunk. A state belongs to one stream and must be used only once."""
 
     def initial_state(self) -> Any: ...
-    def step(
-        self, encoder_out: Tensor, lengths: Tensor, states: Sequence[Any]
-    ) -> tuple[list[list[Hypothesis]], list[Any]]:
-        """Decode the next chunk of each stream, (B, T', D), (B,).
+    def step(self, encoded: Encoded, states: Sequence[Any]) -> tuple[list[list[Hypothesis]], list[Any]]:
+        """Decode the next chunk of each stream.
 
         Returns:
             The hypotheses of each stream so far, best hypothesis first; and the next state of each stream.

@@ -37,7 +37,7 @@ from asr.errors import InputError
 from asr.evaluation.selection import fewest_errors
 from asr.evaluation.tuning import EncodedUtterance, Values, encode, search_values
 from asr.evaluation.word_errors import count_errors, total
-from asr.interfaces import BLANK_ID, Hypothesis, Tunable
+from asr.interfaces import BLANK_ID, Encoded, Hypothesis, Tunable
 from asr.language_model.kenlm import without_progress
 from asr.recognition.confidence import UNCALIBRATED
 from asr.recognition.inference import INFERENCE
@@ -240,7 +240,7 @@ def decode_all(recognizer: Recognizer, decoder: Contender, test_set: Sequence[En
 
 def decode_one(recognizer: Recognizer, decoder: Contender, log_probs: Tensor) -> str:
     """Return the text of log_probs (T', V)."""
-    evidence = decoder.decoder.evidence(log_probs[None], torch.tensor([len(log_probs)]))
+    evidence = decoder.decoder.evidence(Encoded(log_probs[None], torch.tensor([len(log_probs)]), {}))
     [[best, *_]] = decoder.decoder.search(evidence, **decoder.values)
     return recognizer.text(best)
 
@@ -362,9 +362,9 @@ class Torchaudio:
         )
         self._values: dict[str, float] | None = None
 
-    def evidence(self, log_probs: Tensor, lengths: Tensor) -> Tensor:
+    def evidence(self, encoded: Encoded) -> Tensor:
         """Return log_probs (1, T', V) of one utterance unchanged."""
-        return log_probs
+        return encoded.out
 
     def search(self, evidence: Tensor, **values: float) -> list[list[Hypothesis]]:
         """Return the best hypothesis of one utterance."""
@@ -397,9 +397,9 @@ class Pyctcdecode:
             token_min_logp=pruning["token_threshold"],
         )
 
-    def evidence(self, log_probs: Tensor, lengths: Tensor) -> Tensor:
+    def evidence(self, encoded: Encoded) -> Tensor:
         """Return log_probs (1, T', V) of one utterance unchanged."""
-        return log_probs
+        return encoded.out
 
     def search(self, evidence: Tensor, **values: float) -> list[list[Hypothesis]]:
         """Return the best hypothesis of one utterance."""

@@ -86,7 +86,8 @@ def ours(converted: Converted) -> Contender:
 
     def loss(batch: TrainingBatch) -> Tensor:
         encoded = model(batch.features, batch.feature_lengths)
-        return model.head.losses(encoded, batch.tokens + 1, batch.token_lengths)["loss"].sum()  # our blank is 0
+        targets = {"tokens": batch.tokens + 1, "token_lengths": batch.token_lengths}  # our blank is 0
+        return model.head.losses(encoded, targets)["loss"].sum()
 
     return Contender(model, loss)
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from asr.build import component
 from asr.head.ctc import CTC
-from asr.interfaces import Encoded
+from asr.interfaces import Encoded, Targets
 from asr.settings.conf import CONF
 from benchmarks.peers.front_end import FrontEnd
 from benchmarks.race import enter
@@ -57,6 +57,11 @@ class Batch(NamedTuple):
     tokens: Tensor
     token_lengths: Tensor
 
+    @property
+    def targets(self) -> Targets:
+        """Targets of asr's heads."""
+        return {"tokens": self.tokens, "token_lengths": self.token_lengths}
+
 
 class Net(nn.Module):
     """An encoder with asr's CTC head.
@@ -81,7 +86,7 @@ class Net(nn.Module):
     def loss(self, batch: Batch) -> Tensor:
         """Compute a batch's CTC loss, divided by its number of tokens."""
         encoded = self.encoder(batch.features, batch.lengths)
-        return self.head.losses(encoded, batch.tokens, batch.token_lengths)["loss"].sum() / batch.token_lengths.sum()
+        return self.head.losses(encoded, batch.targets)["loss"].sum() / batch.token_lengths.sum()
 
 
 class Peer(NamedTuple):

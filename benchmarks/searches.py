@@ -25,7 +25,7 @@ from asr.data.manifest import Utterance
 from asr.errors import InputError
 from asr.evaluation.tuning import encode
 from asr.evaluation.word_errors import count_errors, total
-from asr.interfaces import Hypothesis
+from asr.interfaces import Encoded, Hypothesis
 from asr.recognition.inference import INFERENCE
 from asr.recognition.recognizer import Recognizer
 from asr.settings.conf import default_settings
@@ -132,7 +132,7 @@ def ours(recognizer: Recognizer, name: str, **settings: Any) -> Decode:
     decoder = make(recognizer.model.head, recognizer.model.tokenizer, recognizer.model.normalize)
 
     def decode(encoder_out: Tensor, lengths: Tensor) -> list[list[int]]:
-        hypotheses = decoder.search(decoder.evidence(encoder_out, lengths))
+        hypotheses = decoder.search(decoder.evidence(Encoded(encoder_out, lengths, {})))
         return [list(best.tokens) for best, *_ in hypotheses]
 
     return decode

@@ -18,6 +18,7 @@ from asr.build import component
 from asr.cli.command import run_command
 from asr.head.predictor.lstm import LSTMPredictor
 from asr.head.tdt import TDT
+from asr.interfaces import Encoded
 from asr.kernels.tdt_loss import tdt_loss
 from asr.kernels.transducer_loss import transducer_loss
 from asr.settings.conf import default_settings
@@ -192,7 +193,7 @@ def our_search(head: TDT) -> Search:
     decoder = component("decode", default_settings("decode", "tdt_greedy"))(head, None, str)
 
     def decode(encoder_out: Tensor, lengths: Tensor) -> list[list[int]]:
-        return [list(best.tokens) for best, *_ in decoder.search(decoder.evidence(encoder_out, lengths))]
+        return [list(best.tokens) for best, *_ in decoder.search(decoder.evidence(Encoded(encoder_out, lengths, {})))]
 
     return decode
 

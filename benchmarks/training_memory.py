@@ -83,8 +83,8 @@ def take_steps(model: Model, batch: Batch) -> None:
     optimizer = build_optimizer({"optimizer": default_settings("optimizer", "adamw")}, model.named_parameters())
     set_modes(model)
     for _ in range(STEPS):
-        encoded = model(batch.features, batch.feature_lengths)
-        model.head.losses(encoded, batch.tokens, batch.token_lengths)["loss"].sum().backward()
+        encoded = model.encode(batch)
+        model.head.losses(encoded, batch.targets)["loss"].sum().backward()
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
 
@@ -103,7 +103,9 @@ def make_model(encoder_name: str, way: str) -> Model:
 
 def make_batch(count: int, seconds: float) -> Batch:
     """Make a batch of noise and random tokens."""
-    return Batch(*nets.make_batch(count, seconds), utterances=(), rejected=())
+    batch = nets.make_batch(count, seconds)
+    num_frames = tuple(batch.lengths.tolist())
+    return Batch(batch.features, batch.lengths, batch.targets, utterances=(), rejected=(), num_frames=num_frames)
 
 
 if __name__ == "__main__":

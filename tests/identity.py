@@ -4,7 +4,7 @@ from typing import Any
 
 from torch import Tensor
 
-from asr.interfaces import Hypothesis
+from asr.interfaces import Encoded, Hypothesis
 
 
 class Identity:
@@ -22,5 +22,5 @@ IDENTITY: Any = Identity()
 
 def decoded(decoder: Any, log_probs: Tensor, lengths: Tensor) -> list[list[Hypothesis]]:
     """Return a decoder's hypotheses for log_probs (B, T', V)."""
-    hypotheses: list[list[Hypothesis]] = decoder.search(decoder.evidence(log_probs, lengths))
+    hypotheses: list[list[Hypothesis]] = decoder.search(decoder.evidence(Encoded(log_probs, lengths, {})))
     return hypotheses

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from asr.build import build_features
 from asr.decode.greedy import Greedy
-from asr.interfaces import BLANK_ID, NO_TAPS, Decoder, Encoded, Head, Taps, Tokenizer
+from asr.interfaces import BLANK_ID, NO_TAPS, Decoder, Encoded, Head, Taps, Targets, Tokenizer
 from asr.lengths import Lengths, padding_mask
 from asr.recognition.confidence import UNCALIBRATED
 from asr.recognition.model import Model
@@ -77,7 +77,7 @@ class LogSoftmax(nn.Module):
     def log_probs(self, encoder_out: Tensor) -> Tensor:
         return encoder_out.log_softmax(dim=-1)
 
-    def losses(self, encoded: Encoded, tokens: Tensor, token_lengths: Tensor) -> Mapping[str, Tensor]:
+    def losses(self, encoded: Encoded, targets: Targets) -> Mapping[str, Tensor]:
         raise NotImplementedError
 
     def min_frames(self, tokens: list[int]) -> int:

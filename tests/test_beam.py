@@ -17,7 +17,7 @@ from asr.build import component
 from asr.decode.beam import Beam
 from asr.decode.greedy import Greedy
 from asr.errors import InputError
-from asr.interfaces import BLANK_ID, Hypothesis
+from asr.interfaces import BLANK_ID, Encoded, Hypothesis
 from asr.text.normalize import as_written, basic
 from tests.fusion import (
     PHRASES,
@@ -452,9 +452,9 @@ def test_weights_passed_to_a_search_act_like_the_same_settings_of_the_decoder(tm
     plain, other = beam(LETTERS, **WIDE, lm=lm), beam(LETTERS, **WIDE, lm=lm, **values)
     assert list(plain.tunable) == list(values)
     log_probs, lengths = random_log_probs(1, 7, len(LETTERS)), torch.tensor([7])
-    hypotheses = plain.search(plain.evidence(log_probs, lengths), **values)
-    assert hypotheses == other.search(other.evidence(log_probs, lengths))
-    assert hypotheses != plain.search(plain.evidence(log_probs, lengths))
+    hypotheses = plain.search(plain.evidence(Encoded(log_probs, lengths, {})), **values)
+    assert hypotheses == other.search(other.evidence(Encoded(log_probs, lengths, {})))
+    assert hypotheses != plain.search(plain.evidence(Encoded(log_probs, lengths, {})))
     tokens = beam(LETTERS, **WIDE, lexicon=write_lines(tmp_path / "lexicon.txt", SOME_WORDS), lm=lm)
     assert list(tokens.tunable) == ["lm_weight", "word_insertion_bonus"], "the model knows every word"
     spelled = beam(LETTERS, **WIDE, lm=lm, spelling=Trigrams("ab", random.Random(1)).write(tmp_path / "spelling.arpa"))

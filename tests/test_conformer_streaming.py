@@ -53,7 +53,7 @@ def stream(
         room = with_room(seen[None], size, right)
         encoded, state = encoder.step(room, torch.tensor([len(seen)]), state, taps or {})
         outs.append(encoded.out[0, : encoded.lengths[0]])
-        tapped.append({index: block[0, : encoded.lengths[0]] for index, block in encoded.blocks.items()})
+        tapped.append({index: block.out[0, : block.lengths[0]] for index, block in encoded.blocks.items()})
     return torch.cat(outs), {index: torch.cat([block[index] for block in tapped]) for index in tapped[0]}, state
 
 
@@ -96,7 +96,7 @@ def test_chunks_equal_the_whole_utterance_if_taps_change_the_input_of_the_next_b
     torch.testing.assert_close(out, expected.out[0], rtol=0, atol=1e-10)
     assert blocks.keys() == expected.blocks.keys() == {0, 2}
     for index, block in blocks.items():
-        torch.testing.assert_close(block, expected.blocks[index][0], rtol=0, atol=1e-10)
+        torch.testing.assert_close(block, expected.blocks[index].out[0], rtol=0, atol=1e-10)
 
 
 @torch.no_grad()

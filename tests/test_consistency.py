@@ -19,6 +19,7 @@ from asr.interfaces import Encoded
 from asr.settings.read import read
 from asr.training.data_module import SpeechData
 from tests.conftest import resolved
+from tests.targets import targets_of
 from tests.test_training_set import FEATURES, REFERENCE, SETTINGS, SPEED, utterances
 from tests.tones import SAMPLE_RATE, speak
 
@@ -62,7 +63,7 @@ def test_loss_and_gradients_equal_the_formula_of_the_paper_and_padded_frames_do_
         views[:, row, :length] = torch.randn(2, length, DIM, dtype=torch.float64)
     views.requires_grad_()
     lengths, token_lengths = torch.tensor(LENGTHS * 2), torch.tensor([len(ids) for ids in TOKENS])
-    losses = made.losses(Encoded(views.flatten(0, 1), lengths, {}), padded_tokens(), token_lengths)
+    losses = made.losses(Encoded(views.flatten(0, 1), lengths, {}), targets_of(padded_tokens(), token_lengths))
     expected = torch.stack(
         [plain_loss(made, views[:, row, :length], TOKENS[row]) for row, length in enumerate(LENGTHS)]
     )
@@ -77,10 +78,10 @@ def test_loss_and_gradients_equal_the_formula_of_the_paper_and_padded_frames_do_
 def test_with_one_view_or_two_equal_views_the_loss_is_the_ctc_loss() -> None:
     made, token_lengths = head(), torch.tensor([len(ids) for ids in TOKENS])
     encoded = Encoded(torch.randn(3, 7, DIM, dtype=torch.float64), torch.tensor(LENGTHS), {})
-    expected = made.ctc.losses(encoded, padded_tokens(), token_lengths)["loss"]
+    expected = made.ctc.losses(encoded, targets_of(padded_tokens(), token_lengths))["loss"]
     twice = Encoded(encoded.out.repeat(2, 1, 1), encoded.lengths.repeat(2), {})
     for each in (encoded, twice):
-        losses = made.losses(each, padded_tokens(), token_lengths)
+        losses = made.losses(each, targets_of(padded_tokens(), token_lengths))
         torch.testing.assert_close(losses["loss"], expected, rtol=0, atol=1e-12)
         assert losses["consistency"].abs().max() < 1e-12
 

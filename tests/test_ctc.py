@@ -14,6 +14,7 @@ from asr.interfaces import BLANK_ID, Encoded
 from asr.text.normalize import as_written
 from asr.tokenizer.char import Char
 from tests.identity import IDENTITY, decoded
+from tests.targets import targets_of
 
 
 def collapse(path: tuple[int, ...]) -> list[int]:
@@ -41,7 +42,7 @@ def pad(tokens: list[list[int]], value: int) -> tuple[Tensor, Tensor]:
 
 
 def losses_of(head: CTC, encoder_out: Tensor, lengths: Tensor, tokens: Tensor, token_lengths: Tensor) -> Tensor:
-    return head.losses(Encoded(encoder_out, lengths, {}), tokens, token_lengths)["loss"]
+    return head.losses(Encoded(encoder_out, lengths, {}), targets_of(tokens, token_lengths))["loss"]
 
 
 TOKENS = [[], [1], [2, 1], [1, 1], [1, 2, 1], [2, 2, 1], [1, 1, 1], [2, 1, 2, 1, 2]]

@@ -17,6 +17,7 @@ from asr.kernels.positions import sinusoids
 from asr.lengths import padding_mask
 from tests.conftest import resolved
 from tests.refusals import refused
+from tests.targets import targets_of
 
 DIM, NUM_HEADS, NUM_LAYERS, VOCAB_SIZE = 12, 3, 2, 6
 NORMS = ["pre_norm", "post_norm"]
@@ -119,8 +120,8 @@ def test_the_loss_is_smoothed_cross_entropy_plus_a_share_of_the_ctc_loss() -> No
     texts = [[1, 2, 2, 5], [3], []]
     # 9**9 marks padding, because no token has this number.
     tokens = torch.tensor([[*text, *[9**9] * (6 - len(text))] for text in texts])
-    losses = head.losses(Encoded(frames, lengths, {}), tokens, torch.tensor([4, 1, 0]))
-    ctc = head.ctc.losses(Encoded(frames, lengths, {}), tokens, torch.tensor([4, 1, 0]))["loss"]
+    losses = head.losses(Encoded(frames, lengths, {}), targets_of(tokens, torch.tensor([4, 1, 0])))
+    ctc = head.ctc.losses(Encoded(frames, lengths, {}), targets_of(tokens, torch.tensor([4, 1, 0])))["loss"]
     for row, text in enumerate(texts):
         attention = plain_attention_loss(head, frames[row, : lengths[row]], text)
         assert float(losses["attention"][row]) == pytest.approx(attention, abs=1e-10)
@@ -136,7 +137,7 @@ def test_the_content_of_padded_frames_and_tokens_changes_neither_loss_nor_gradie
     for filling, token in ((0.0, 0), (junk, -1), (junk, 9**9)):
         out = frames.masked_fill(padding_mask(lengths, 9)[:, :, None], filling).requires_grad_()
         tokens = torch.tensor([[1, 2, 2, 5, token], [3, 4, token, token, token]])
-        losses = head.losses(Encoded(out, lengths, {}), tokens, token_lengths)
+        losses = head.losses(Encoded(out, lengths, {}), targets_of(tokens, token_lengths))
         gradients = torch.autograd.grad(losses["attention"].sum(), [out, *head.token_decoder.parameters()])
         results.append((losses["attention"], gradients))
     for result in results[1:]:

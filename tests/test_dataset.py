@@ -331,8 +331,9 @@ def test_a_batch_with_only_rejected_utterances_is_empty() -> None:
 
 
 def test_a_batch_moves_to_a_device_as_a_whole() -> None:
-    batch: Batch = collate([example_of(5, [3, 1])])
+    batch: Batch = replace(collate([example_of(5, [3, 1])]), conditions={"language": torch.tensor([2])})
     moved = batch.to("meta")
-    tensors = (moved.features, moved.feature_lengths, moved.tokens, moved.token_lengths)
+    tensors = (moved.features, moved.feature_lengths, moved.tokens, moved.token_lengths, moved.conditions["language"])
     assert all(tensor.device.type == "meta" for tensor in tensors)
     assert moved.utterances == batch.utterances
+    assert moved.num_frames == (5,), "the lengths stay on the CPU"

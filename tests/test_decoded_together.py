@@ -116,7 +116,7 @@ def test_a_recording_whose_output_is_nan_is_rejected_alone_and_reaches_no_search
     searched: list[Tensor] = []
     evidence = recognizer.decode.evidence
     monkeypatch.setattr(
-        recognizer.decode, "evidence", lambda out, lengths: (searched.append(out), evidence(out, lengths))[1]
+        recognizer.decode, "evidence", lambda encoded: (searched.append(encoded.out), evidence(encoded))[1]
     )
     found = recognized(recognizer)
     assert "NaN" in found.pop("fed")

@@ -44,7 +44,10 @@ def test_an_exported_encoder_has_the_same_outputs_as_torch_for_other_shapes(over
     program = export(encoder, batch(2, 333), dynamic_shapes=({0: utterances, 1: frames}, {0: utterances})).module()
     for shape in SHAPES:
         features, lengths = batch(*shape)
-        (out, out_lengths, _), (expected, expected_lengths, _) = program(features, lengths), encoder(features, lengths)
+        (out, out_lengths, *_), (expected, expected_lengths, *_) = (
+            program(features, lengths),
+            encoder(features, lengths),
+        )
         assert torch.equal(out_lengths, expected_lengths)
         for number, length in enumerate(out_lengths.tolist()):
             torch.testing.assert_close(out[number, :length], expected[number, :length], rtol=0, atol=1e-5)

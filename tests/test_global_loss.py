@@ -66,7 +66,7 @@ def gradients_of(model: Model, batches: list[Batch]) -> dict[str, Tensor]:
     model.zero_grad()
     for batch in batches:
         encoded = model(batch.features, batch.feature_lengths)
-        model.head.losses(encoded, batch.tokens, batch.token_lengths)["loss"].sum().backward()
+        model.head.losses(encoded, batch.targets)["loss"].sum().backward()
     tokens = sum(int(batch.token_lengths.sum()) for batch in batches)
     return {name: parameter.grad / tokens for name, parameter in model.named_parameters()}  # type: ignore[operator]
 

@@ -12,6 +12,7 @@ from asr.head.ctc_intermediate import evenly_spaced
 from asr.interfaces import Encoded
 from tests.conftest import CONF, resolved
 from tests.refusals import refused
+from tests.targets import targets_of
 
 HEADS = sorted(path.stem for path in (CONF / "head").glob("*.yaml"))
 DIM, VOCAB_SIZE, NUM_MEL_BINS = 8, 5, 12
@@ -44,7 +45,9 @@ class Net(nn.Module):
             padded[row, : len(frames)] = frames
             targets[row, : len(ids)] = torch.tensor(ids)
         encoded = self.encoder(padded, lengths, self.head.taps)
-        named_losses: dict[str, Tensor] = self.head.losses(encoded, targets, torch.tensor([len(ids) for ids in tokens]))
+        named_losses: dict[str, Tensor] = self.head.losses(
+            encoded, targets_of(targets, torch.tensor([len(ids) for ids in tokens]))
+        )
         return named_losses
 
 
@@ -115,6 +118,17 @@ def test_the_intermediate_loss_equals_the_papers_sum_over_block_outputs(head: st
     torch.testing.assert_close(losses["last_ctc"][0], last, rtol=0, atol=1e-10)
 
 
+def test_an_intermediate_loss_counts_the_frames_of_its_own_block() -> None:
+    head = component("head", resolved("head=ctc_intermediate")["head"])(DIM, 4, VOCAB_SIZE).eval()
+    [tapped] = head.tapped
+    targets = targets_of(torch.tensor([[1, 2], [2, 0]]), torch.tensor([2, 1]))
+    last = Encoded(torch.randn(2, 5, DIM), torch.tensor([5, 3]), {})
+    block = Encoded(torch.randn(2, 11, DIM), torch.tensor([11, 6]), {})  # of twice the frame rate
+    losses = head.losses(last._replace(blocks={tapped: block}), targets)
+    assert torch.equal(losses["last_ctc"], head.ctc.losses(last, targets)["loss"])
+    assert torch.equal(losses["intermediate_ctc"], head.ctc.losses(block, targets)["loss"])
+
+
 @pytest.mark.parametrize(
     ("num_blocks", "number", "expected"), [(16, 1, [7]), (18, 5, [2, 5, 8, 11, 14]), (5, 1, [1]), (2, 1, [0])]
 )
@@ -140,7 +154,7 @@ def test_the_output_of_a_tapped_block_is_returned_unchanged_and_the_next_block_g
     plain = net.encoder(frames, lengths)
     assert isinstance(plain, Encoded)
     assert plain.blocks == {}
-    assert torch.equal(encoded.blocks[1], seen[0][0])
+    assert torch.equal(encoded.blocks[1].out, seen[0][0])
     assert seen[0][1].sum() == encoded.lengths.max() - encoded.lengths.min()
     valid = ~seen[0][1]
     assert not torch.allclose(encoded.out[valid], plain.out[valid])

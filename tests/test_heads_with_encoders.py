@@ -2,6 +2,7 @@
 
 import signal
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -11,12 +12,15 @@ import pytest
 import torch
 
 from asr.build import build_features, build_model, build_tokenizer, component
+from asr.data.batch import Example, collate
+from asr.data.manifest import Utterance
 from asr.encoder.transformer import Transformer
 from asr.errors import InputError
 from asr.interfaces import Encoded
 from tests.conftest import CONF, ENCODERS, SMALLEST_ENCODERS, overridden, resolved, tone_corpus
 from tests.processes import bundle, die_at_save, finish, metrics, resumptions, start
 from tests.refusals import refused
+from tests.targets import targets_of
 
 HEADS = sorted(path.stem for path in (CONF / "head").glob("*.yaml"))
 SMALL = {
@@ -97,7 +101,7 @@ def test_every_head_trains_every_weight_of_every_encoder(encoder: str, head: str
     model = build_model(config, tokenizer, features)
     views, lengths = model.head.views, torch.tensor([90, 61])
     encoded: Encoded = model(torch.randn(2 * views, 90, features.dim), lengths.repeat(views))
-    losses = model.head.losses(encoded, torch.tensor([[1, 2, 2], [3, 1, 0]]), torch.tensor([3, 2]))
+    losses = model.head.losses(encoded, targets_of(torch.tensor([[1, 2, 2], [3, 1, 0]]), torch.tensor([3, 2])))
     assert set(losses) == {"loss", *model.head.loss_names}
     assert all(loss.shape == (2,) and loss.isfinite().all() for loss in losses.values())
     losses["loss"].sum().backward()
@@ -105,6 +109,21 @@ def test_every_head_trains_every_weight_of_every_encoder(encoder: str, head: str
     assert all(gradient is not None and gradient.isfinite().all() for gradient in gradients.values())
     assert not [name for name, gradient in gradients.items() if gradient is not None and not gradient.any()]
     assert model.head.cells(10, 3) > 0
+
+
+@pytest.mark.parametrize("encoder", SMALLEST_ENCODERS)
+@torch.no_grad()
+def test_an_encoded_batch_carries_its_conditions_and_its_numbers_of_frames(encoder: str) -> None:
+    config = resolved(f"encoder={encoder}", "head=ctc")
+    tokenizer, features = build_tokenizer(config), build_features(config)
+    tokenizer.fit(["abcdef "])
+    model = build_model(config, tokenizer, features).eval()
+    utterance = Utterance("a.flac", 1.0, "a", "a")
+    examples = [Example(utterance, torch.randn(frames, features.dim), torch.tensor([1])) for frames in (90, 7, 61)]
+    conditions = {"language": torch.tensor([1, 0, 2])}
+    encoded = model.encode(replace(collate(examples), conditions=conditions))
+    assert encoded.num_frames == encoded.frame_counts == tuple(encoded.lengths.tolist())
+    assert encoded.conditions is conditions
 
 
 @pytest.mark.parametrize("encoder", SMALLEST_ENCODERS)
@@ -122,7 +141,7 @@ def test_a_tap_changes_the_input_of_the_next_block_and_the_unchanged_output_is_r
     assert not plain.blocks
     assert [*observed.blocks] == [*changed.blocks] == [0]
     torch.testing.assert_close(observed.out, plain.out)
-    torch.testing.assert_close(changed.blocks[0], observed.blocks[0])
+    torch.testing.assert_close(changed.blocks[0].out, observed.blocks[0].out)
     assert not torch.allclose(changed.out[0], plain.out[0])
 
 

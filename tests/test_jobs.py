@@ -308,7 +308,7 @@ def test_an_error_of_one_recording_fails_only_that_recording(
     owner, name, is_guilty = {
         "features": (type(recognizer.model.features), "__call__", lambda _, waveform: len(waveform) == samples),
         "net": (recognizer.model.encoder, "forward", lambda _, lengths, taps: frames in lengths.tolist()),
-        "decoder": (recognizer.decode, "evidence", lambda _, lengths: -(-frames // 4) in lengths.tolist()),
+        "decoder": (recognizer.decode, "evidence", lambda encoded: -(-frames // 4) in encoded.frame_counts),
     }[part]
     work = getattr(owner, name)
 

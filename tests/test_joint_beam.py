@@ -16,7 +16,7 @@ from asr.decode.attention_rescoring import AttentionRescoring
 from asr.decode.joint_beam import JointBeam, PrefixScores
 from asr.errors import InputError
 from asr.head.ctc_attention import CTCAttention
-from asr.interfaces import BOUNDARY_ID, Hypothesis
+from asr.interfaces import BOUNDARY_ID, Encoded, Hypothesis
 from asr.text.normalize import as_written
 from tests.conftest import resolved
 from tests.fusion import (
@@ -81,7 +81,9 @@ def joint_beam(head: CTCAttention, pieces: Sequence[str], **settings: Any) -> Jo
 
 def decode_one(decoder: JointBeam | AttentionRescoring, frames: Tensor, **values: float) -> list[Hypothesis]:
     with torch.inference_mode():
-        [hypotheses] = decoder.search(decoder.evidence(frames[None], torch.tensor([len(frames)])), **values)  # type: ignore[arg-type]
+        [hypotheses] = decoder.search(
+            decoder.evidence(Encoded(frames[None], torch.tensor([len(frames)]), {})), **values
+        )  # type: ignore[arg-type]
     return hypotheses
 
 
@@ -160,7 +162,7 @@ def test_an_utterance_has_the_same_hypotheses_alone_and_in_any_batch() -> None:
     rescoring = rescorer(head)
     for decoder in (joint_beam(head, [*LETTERS, "d"]), rescoring):
         with torch.inference_mode():
-            together = decoder.search(decoder.evidence(frames, lengths))  # type: ignore[arg-type]
+            together = decoder.search(decoder.evidence(Encoded(frames, lengths, {})))  # type: ignore[arg-type]
         assert [hypothesis.tokens for hypothesis in together[2]] == [[]]
         for row, hypotheses in enumerate(together):
             alone = decode_one(decoder, frames[row, : lengths[row]])

@@ -288,7 +288,7 @@ class GivenTexts:
     def __init__(self, segments: list[list[Hypothesis]]) -> None:
         self.segments = iter(segments)
 
-    def evidence(self, encoder_out: Tensor, lengths: Tensor) -> None:
+    def evidence(self, encoded: Encoded) -> None:
         return None
 
     def search(self, evidence: None, **values: float) -> list[list[Hypothesis]]:

@@ -13,6 +13,7 @@ from asr.kernels.dropout import Dropout
 from asr.training.gradient_checkpointing import recompute_blocks
 from tests.conftest import CONF, SMALLEST_ENCODERS, overridden, resolved
 from tests.refusals import refused
+from tests.targets import targets_of
 from tests.test_heads import DIM, TOKENS, VOCAB_SIZE
 from tests.test_heads import SMALL as SMALL_HEADS
 from tests.test_recompute import SMALL, batch
@@ -123,9 +124,11 @@ def test_merged_heads_have_the_same_losses_as_adapted_heads(head: str) -> None:
         views = head.views * len(TOKENS)
         frames = torch.randn(views, 9, DIM, generator=generator, dtype=torch.float64)
         lengths = torch.tensor([9, 7, 8] * head.views)
-        blocks = {index: frames + index for index in range(4)}
+        blocks = {index: Encoded(frames + index, lengths, {}) for index in range(4)}
         targets = torch.tensor([[*ids, *[1] * (3 - len(ids))] for ids in TOKENS])
-        losses: dict[str, Tensor] = head.losses(Encoded(frames, lengths, blocks), targets, torch.tensor([3, 1, 2]))
+        losses: dict[str, Tensor] = head.losses(
+            Encoded(frames, lengths, blocks), targets_of(targets, torch.tensor([3, 1, 2]))
+        )
         return losses["loss"].detach()
 
     adapted, merged = make(), make()

@@ -23,6 +23,7 @@ from asr.train import train
 from tests.conftest import ROOT, TINY, settings_with, tone_corpus
 from tests.nemo import DIM, SAMPLE_RATE, sentencepiece_model, vocabulary
 from tests.nemo_peer import TOKENS
+from tests.targets import targets_of
 from tests.test_export_transducers import by_sherpa, texts_of
 from tests.test_nemo_transducers import HIDDEN, JOINT, KINDS, config
 from tests.test_parakeet import sound
@@ -95,7 +96,7 @@ def test_encoder_joint_network_and_losses_equal_nemos(kind: str, models: Path) -
         theirs = expected["logits"][row, :length, : count + 1][..., order]
         actual = logits[row, :length, : count + 1].log_softmax(dim=-1)  # on a CPU, NeMo does this, too
         torch.testing.assert_close(actual, theirs, rtol=0, atol=1e-2)
-    losses = head.losses(encoded, tokens, token_lengths)
+    losses = head.losses(encoded, targets_of(tokens, token_lengths))
     name = "transducer" if "rnnt" in kind else "tdt"
     torch.testing.assert_close(losses.get(name, losses["loss"]).float(), expected["losses"].float(), rtol=1e-3, atol=0)
 

@@ -12,6 +12,7 @@ from torch import nn
 from asr.build import build_decoder, build_features, build_model, build_tokenizer
 from asr.checkpoint.bundle import read_bundle, replace_bundle
 from asr.checkpoint.load import load_recognizer
+from asr.interfaces import Encoded
 from asr.language_model.token_histories import TokenHistories
 from asr.settings.conf import default_settings
 from tests.conftest import ROOT, TINY, resolved
@@ -43,7 +44,7 @@ def decoder(config: dict[str, Any], model: Any, lm: str | None, **settings: Any)
 def scores(decode: Any, encoder_out: torch.Tensor) -> list[dict[tuple[int, ...], float]]:
     lengths = torch.tensor([encoder_out.shape[1], encoder_out.shape[1] - 1])
     with torch.inference_mode():
-        n_best = decode.search(decode.evidence(encoder_out, lengths))
+        n_best = decode.search(decode.evidence(Encoded(encoder_out, lengths, {})))
     return [{tuple(each.tokens): each.score for each in hypotheses} for hypotheses in n_best]
 
 
@@ -95,7 +96,7 @@ def test_the_language_model_is_called_at_most_once_per_frame_with_one_row_per_hy
     decode.fusion.token_model._model = counting
     frames, read = 30, []
     with torch.inference_mode():
-        evidence = decode.evidence(torch.randn(1, frames, 16), torch.tensor([frames]))
+        evidence = decode.evidence(Encoded(torch.randn(1, frames, 16), torch.tensor([frames]), {}))
         decode.search(evidence)
         assert 0 < counting.calls <= frames + 1, "the last call scores the ends"
         assert counting.rows > counting.calls
@@ -116,10 +117,10 @@ def test_searching_chunk_by_chunk_equals_searching_the_whole_utterance(lm: str, 
     decode = decoder(config, model, path)
     encoder_out = torch.randn(2, 40, 16)
     with torch.inference_mode():
-        whole = decode.search(decode.evidence(encoder_out, torch.tensor([40, 40])))
+        whole = decode.search(decode.evidence(Encoded(encoder_out, torch.tensor([40, 40]), {})))
         states = [decode.initial_state(), decode.initial_state()]
         for chunk in encoder_out.split([7, 1, 20, 12], dim=1):
-            hypotheses, states = decode.step(chunk, torch.full((2,), chunk.shape[1]), states)
+            hypotheses, states = decode.step(Encoded(chunk, torch.full((2,), chunk.shape[1]), {}), states)
     for streamed, at_once in zip(hypotheses, whole, strict=True):
         assert streamed[0].tokens == at_once[0].tokens
         assert streamed[0].score == pytest.approx(at_once[0].score, abs=1e-3)

@@ -18,7 +18,7 @@ from asr.checkpoint.load import decoder_settings, load_recognizer, with_values
 from asr.decode import lm_rescoring
 from asr.decode.lm_rescoring import LMRescoring, hypothesis_log_probs
 from asr.errors import InputError
-from asr.interfaces import BOUNDARY_ID, Hypothesis, Tunable
+from asr.interfaces import BOUNDARY_ID, Encoded, Hypothesis, Tunable
 from asr.language_model.stored import write_token_model
 from asr.settings.conf import default_settings
 from asr.transcribe import main as transcribe
@@ -76,8 +76,8 @@ class FirstPass:
     def __init__(self, *wired: Any) -> None:
         self.values: dict[str, float] = {}
 
-    def evidence(self, encoder_out: Any, lengths: Any) -> list[list[Hypothesis]]:
-        return encoder_out.hypotheses
+    def evidence(self, encoded: Any) -> list[list[Hypothesis]]:
+        return encoded.out.hypotheses
 
     def search(self, evidence: list[list[Hypothesis]], **values: float) -> list[list[Hypothesis]]:
         self.values = values
@@ -116,7 +116,7 @@ def test_rescoring_equals_scoring_each_hypothesis_alone(
     model = token_model(name).double()
     decode = rescoring(model)
     for before, after in zip(
-        first_hypotheses, decode.search(decode.evidence(Frames(first_hypotheses), None)), strict=True
+        first_hypotheses, decode.search(decode.evidence(Encoded(Frames(first_hypotheses), None, {}))), strict=True
     ):
         expected = sorted(
             ((each.score + 0.7 * alone(model, each.tokens) + 0.2 * len(each.tokens), each.tokens) for each in before),
@@ -148,7 +148,7 @@ def test_each_text_of_an_utterance_is_scored_once_for_all_weights(first_hypothes
 
     model = Counting(token_model())
     decode = rescoring(model)
-    evidence = decode.evidence(Frames(first_hypotheses), None)
+    evidence = decode.evidence(Encoded(Frames(first_hypotheses), None, {}))
     first = decode.search(evidence)
     different = sum(len({tuple(each.tokens) for each in hypotheses}) for hypotheses in first_hypotheses)
     assert model.rows == different
@@ -168,7 +168,7 @@ def test_the_tunable_values_are_those_of_rescoring_and_those_of_the_first_pass(
     assert list(decode.tunable) == ["rescoring_weight", "token_insertion_bonus", "beta"]
     without = rescoring(None)
     assert list(without.tunable) == ["beta"]
-    assert without.search(without.evidence(Frames(first_hypotheses), None)) == first_hypotheses
+    assert without.search(without.evidence(Encoded(Frames(first_hypotheses), None, {}))) == first_hypotheses
     assert (decode.max_seconds, decode.max_hypotheses, decode.streaming) == (7.0, 5, None)
 
 
@@ -202,7 +202,7 @@ def test_the_hypotheses_of_each_beam_search_are_rescored(head: str, first: str, 
     assert "rescored by a neural language model, weight 0.3" in decode.description
     encoder_out, lengths = torch.randn(batch, 12, model.encoder.output_dim), torch.tensor([12, 7, 9])[:batch]
     with torch.inference_mode():
-        evidence = decode.evidence(encoder_out, lengths)
+        evidence = decode.evidence(Encoded(encoder_out, lengths, {}))
         by_search = decode.search(evidence, rescoring_weight=0.0)
         by_both = decode.search(evidence, rescoring_weight=2.0)
     language_model: Any = decode.language_model  # type: ignore[attr-defined]

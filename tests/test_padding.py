@@ -17,6 +17,7 @@ from asr.build import component
 from asr.data.batch import Example, collate
 from asr.data.manifest import Utterance
 from tests.conftest import ENCODERS, OTHER_PARTS, SMALLEST_ENCODERS, overridden, resolved
+from tests.targets import targets_of
 
 NUM_MEL_BINS, VOCAB_SIZE = 20, 7
 LENGTHS = [41, 64, 17, 1, 30]  # frames; with stride 4: 11, 16, 5, 1, 8, and with 8: 6, 8, 3, 1, 4
@@ -97,7 +98,9 @@ class Net(nn.Module):
             [torch.tensor(sequence, dtype=torch.int64) for sequence in tokens], batch_first=True
         )
         encoded = self.encoder(features, lengths, self.head.taps)
-        return self.head.losses(encoded, padded, torch.tensor([len(sequence) for sequence in tokens]))["loss"]
+        return self.head.losses(encoded, targets_of(padded, torch.tensor([len(sequence) for sequence in tokens])))[
+            "loss"
+        ]
 
 
 def make_net(case: Case, dtype: torch.dtype, size: dict[str, Any]) -> Net:
@@ -188,7 +191,7 @@ def test_the_padding_rule_holds_for_batches_made_by_collate(case: Case) -> None:
     def losses_of(chosen: list[Example]) -> Tensor:
         batch = collate(chosen)
         encoded = net.encoder(batch.features, batch.feature_lengths, net.head.taps)
-        return net.head.losses(encoded, batch.tokens, batch.token_lengths)["loss"]
+        return net.head.losses(encoded, batch.targets)["loss"]
 
     assert_same(losses_of(examples), [losses_of([example])[0] for example in examples])
 

@@ -21,6 +21,7 @@ from asr.recognition.recognizer import Recognizer
 from tests import parakeet
 from tests.parakeet import SAMPLE_RATE, change
 from tests.refusals import refused
+from tests.targets import targets_of
 from tests.test_convert import assert_equal, assert_refused
 from tests.test_parakeet import SUBWORDS, bundle, sound
 
@@ -89,7 +90,7 @@ def test_the_loss_and_its_gradients_equal_those_of_transformers(kind: str, tmp_p
     head, encoder = recognizer.model.head.double().eval(), recognizer.model.encoder.double().eval()
     encoded: Encoded = encoder(inputs["input_features"], inputs["attention_mask"].sum(dim=1))
     lengths = torch.tensor([len(row) for row in tokens])
-    losses = head.losses(encoded, labels + 1, lengths)["loss"]
+    losses = head.losses(encoded, targets_of(labels + 1, lengths))["loss"]
     # transformers computes these means over the batch.
     actual = {"tdt": (losses / lengths).mean(), "rnnt": losses.sum() / lengths.sum()}[kind]
     actual.backward()

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from asr.errors import InputError
+from asr.interfaces import Encoded
 from asr.language_model.kenlm import NgramModel
 from asr.language_model.spelling import MAX_COUNT, SpellingModel
 from asr.ngram import main as ngram
@@ -138,7 +139,7 @@ def test_the_score_of_each_text_equals_its_probability_under_known_trigrams(tmp_
         return language.sentence(words) + sum(spelling.sentence(word) for word in words if word not in ("a", "ab"))
 
     log_probs = torch.zeros(1, 6, len(pieces))
-    [hypotheses] = search.search(search.evidence(log_probs, torch.tensor([6])))
+    [hypotheses] = search.search(search.evidence(Encoded(log_probs, torch.tensor([6]), {})))
     texts = {"".join(pieces[token] for token in hypothesis.tokens): hypothesis.score for hypothesis in hypotheses}
     assert len(texts) > 100
     for text, score in texts.items():

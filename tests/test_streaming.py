@@ -16,7 +16,7 @@ from torch import Tensor
 from asr import Stream
 from asr.build import build_features, build_recognizer, build_tokenizer
 from asr.errors import InputError
-from asr.interfaces import BLANK_ID, Hypothesis, Span
+from asr.interfaces import BLANK_ID, Encoded, Hypothesis, Span
 from asr.recognition import timing
 from asr.recognition.alignment import token_spans
 from asr.recognition.cached_stream import CachedStream, advance, decode_chunks
@@ -165,7 +165,7 @@ def whole(recognizer: Recognizer, waveform: Tensor) -> str:
         return ""
     with torch.inference_mode():
         encoded = recognizer.model(features[None], torch.tensor([len(features)]))
-    return recognizer.text(recognizer.hypotheses(encoded.out, encoded.lengths)[0][0])
+    return recognizer.text(recognizer.hypotheses(encoded)[0][0])
 
 
 def streamed(stream: Any, waveform: Tensor, seed: int) -> list[Captions]:
@@ -223,8 +223,8 @@ def test_settled_tokens_are_not_repeated_and_later_ones_are_not_lost(decode: str
     parts, on, stopped = encoded.out.split(10, dim=1), search.initial_state(), search.initial_state()
     settled_tokens = []
     for part in parts:
-        [[whole_text]], [on] = search.step(part, torch.tensor([part.shape[1]]), [on])
-        _, [stopped] = search.step(part, torch.tensor([part.shape[1]]), [stopped])
+        [[whole_text]], [on] = search.step(Encoded(part, torch.tensor([part.shape[1]]), {}), [on])
+        _, [stopped] = search.step(Encoded(part, torch.tensor([part.shape[1]]), {}), [stopped])
         hypothesis, stopped = search.settle(stopped)
         settled_tokens += hypothesis.tokens
     assert settled_tokens == whole_text.tokens

@@ -22,6 +22,7 @@ from tests.conftest import resolved
 from tests.fusion import Pieces, search_settings
 from tests.identity import decoded
 from tests.refusals import refused
+from tests.targets import targets_of
 from tests.transducers import (
     DIM,
     FUSED,
@@ -167,7 +168,10 @@ def head_logits(made: Any, encoder_out: Tensor, tokens: tuple[int, ...]) -> Tens
 @pytest.mark.parametrize("more", [(), ("head.ctc_weight=0",), ("head.joint_activation=relu",)])
 def test_the_loss_of_the_head_is_the_weighted_sum_of_the_tdt_loss_and_the_ctc_loss(more: tuple[str, ...]) -> None:
     made, encoder_out, tokens = head(more=more), torch.randn(1, 4, DIM, dtype=torch.float64), (2, 1)
-    losses = made.losses(Encoded(encoder_out, torch.tensor([4]), {}), torch.tensor([tokens]), torch.tensor([2]))
+    losses = made.losses(
+        Encoded(encoder_out, torch.tensor([4]), {}),
+        targets_of(torch.tensor([tokens]), torch.tensor([2])),
+    )
     own = enumerated(head_logits(made, encoder_out[0], tokens), tokens)
     weight = made.ctc_weight
     expected = (1 - weight) * own + (weight * losses["ctc"][0] if weight else 0.0)
@@ -189,7 +193,7 @@ def test_omega_is_the_probability_of_a_loss_without_durations_and_the_draw_depen
 
     def drawn(seed: int) -> bool:
         torch.manual_seed(seed)
-        loss = made.losses(encoded, tokens, lengths)["loss"]
+        loss = made.losses(encoded, targets_of(tokens, lengths))["loss"]
         is_without = torch.allclose(loss, without, rtol=0, atol=1e-10)
         assert is_without or torch.allclose(loss, with_durations, rtol=0, atol=1e-10)
         return is_without
@@ -198,7 +202,9 @@ def test_omega_is_the_probability_of_a_loss_without_durations_and_the_draw_depen
     assert 15 <= sum(first) <= 45
     assert [drawn(seed) for seed in range(100)] == first
     made.eval()
-    assert not any(torch.allclose(made.losses(encoded, tokens, lengths)["loss"], without) for _ in range(20))
+    assert not any(
+        torch.allclose(made.losses(encoded, targets_of(tokens, lengths))["loss"], without) for _ in range(20)
+    )
 
 
 def test_cells_is_the_number_of_elements_of_the_largest_tensor() -> None:
@@ -207,7 +213,7 @@ def test_cells_is_the_number_of_elements_of_the_largest_tensor() -> None:
         lambda module, inputs, out: sizes.extend([inputs[0].numel(), out.numel()])
     )
     encoded = Encoded(torch.randn(3, 9, DIM, dtype=torch.float64), torch.tensor([9, 2, 5]), {})
-    made.losses(encoded, torch.ones(3, 4, dtype=torch.int64), torch.tensor([1, 4, 2]))
+    made.losses(encoded, targets_of(torch.ones(3, 4, dtype=torch.int64), torch.tensor([1, 4, 2])))
     assert max(sizes) == 3 * made.cells(9, 4)
 
 
@@ -281,7 +287,7 @@ def test_a_stream_in_chunks_of_any_length_gives_the_hypothesis_of_one_pass() -> 
         for size in (1, 2, 7):
             state = search.initial_state()
             for chunk in encoder_out.split(size, dim=1):
-                [[hypothesis]], [state] = search.step(chunk, torch.tensor([chunk.shape[1]]), [state])
+                [[hypothesis]], [state] = search.step(Encoded(chunk, torch.tensor([chunk.shape[1]]), {}), [state])
             inside = [Span(start, min(end, 40)) for start, end in hypothesis.frames or []]
             assert (hypothesis.tokens, inside) == (whole.tokens, whole.frames)
             assert hypothesis.score == pytest.approx(whole.score)

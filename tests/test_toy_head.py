@@ -39,9 +39,9 @@ class TokenCount(nn.Module):
         mean = encoder_out.masked_fill(padding[:, :, None], 0).sum(dim=1) / lengths.clamp(min=1)[:, None]
         return self.linear(mean)[:, 0]
 
-    def losses(self, encoded, tokens, token_lengths):
-        last = (self.count(encoded.out, encoded.lengths) - token_lengths).abs()
-        first = (self.count(encoded.blocks[0], encoded.lengths) - token_lengths).abs()
+    def losses(self, encoded, targets):
+        last = (self.count(encoded.out, encoded.lengths) - targets["token_lengths"]).abs()
+        first = (self.count(encoded.blocks[0].out, encoded.blocks[0].lengths) - targets["token_lengths"]).abs()
         return {"loss": last + 0.1 * first, "first_block": first}
 
     @staticmethod
@@ -70,8 +70,8 @@ class Repeated:
     def __init__(self, head, tokenizer, normalize):
         self.head = head
 
-    def evidence(self, encoder_out, lengths):
-        return self.head.count(encoder_out, lengths).tolist(), lengths.tolist()
+    def evidence(self, encoded):
+        return self.head.count(encoded.out, encoded.lengths).tolist(), encoded.frame_counts
 
     def search(self, evidence):
         return [[repeated(round(count), length)] for count, length in zip(*evidence, strict=True)]

@@ -22,6 +22,7 @@ from tests.conftest import resolved
 from tests.fusion import Pieces, search_settings
 from tests.identity import decoded
 from tests.refusals import refused
+from tests.targets import targets_of
 from tests.transducers import (
     DIM,
     FUSED,
@@ -156,7 +157,10 @@ def test_the_stateless_prediction_network_equals_the_papers_average_of_embedding
 
 def test_the_loss_of_the_head_is_the_weighted_sum_of_transducer_and_ctc_loss() -> None:
     made, encoder_out, tokens = head(), torch.randn(1, 4, DIM, dtype=torch.float64), (2, 1)
-    losses = made.losses(Encoded(encoder_out, torch.tensor([4]), {}), torch.tensor([tokens]), torch.tensor([2]))
+    losses = made.losses(
+        Encoded(encoder_out, torch.tensor([4]), {}),
+        targets_of(torch.tensor([tokens]), torch.tensor([2])),
+    )
     transducer = -enumerated(log_probs(made, encoder_out[0], tokens), tokens)
     torch.testing.assert_close(losses["transducer"][0], transducer, rtol=0, atol=1e-12)
     weight = config("stateless")["ctc_weight"]
@@ -170,7 +174,7 @@ def test_cells_is_the_number_of_elements_of_the_largest_tensor() -> None:
             lambda module, inputs, out, sizes=sizes: sizes.extend([inputs[0].numel(), out.numel()])
         )
         encoded = Encoded(torch.randn(3, 9, DIM, dtype=torch.float64), torch.tensor([9, 2, 5]), {})
-        made.losses(encoded, torch.ones(3, 4, dtype=torch.int64), torch.tensor([1, 4, 2]))
+        made.losses(encoded, targets_of(torch.ones(3, 4, dtype=torch.int64), torch.tensor([1, 4, 2])))
         assert max(sizes) == 3 * made.cells(9, 4)
 
 

@@ -99,7 +99,7 @@ def stub(
         model=SimpleNamespace(scored_by=str),
         decode=SimpleNamespace(tunable=tunable),
         search=search,
-        evidence=lambda encoder_out, lengths: int(lengths),
+        evidence=lambda encoded: int(encoded.lengths),
         text=text,
     )
     utterance = Utterance("x.wav", 1.0, " ".join(["right"] * 100), "x")

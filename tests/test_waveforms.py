@@ -108,16 +108,18 @@ def test_unreadable_utterances_are_returned_separately_and_a_batch_of_them_alone
     batch = collate_waveforms([rejected, good], LENGTHS).featurised(front_end)
     assert (len(batch), batch.rejected) == (1, (rejected,))
     assert batch.features.shape[:2] == (1, LENGTHS.of(int(batch.feature_lengths[0])))
+    assert batch.num_frames == tuple(batch.feature_lengths.tolist())
 
 
 def test_all_tensors_of_a_batch_move_and_are_page_locked(tones: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     utterances, features = read_manifest(tones / "train.jsonl")[:2], build_features(resolved())
     dataset = SpeechDataset(utterances, WaveformFeatures(features), REFERENCE)  # type: ignore[arg-type]
     batch = collate_waveforms([dataset[Item(0, position, 1.0)] for position in range(2)], LENGTHS)
+    batch = replace(batch, rest=replace(batch.rest, conditions={"language": torch.tensor([2, 1])}))
     monkeypatch.setattr(Tensor, "pin_memory", lambda tensor: tensor.to("meta"))  # page-locking needs a GPU
     for changed in (batch.to("meta"), batch.pin_memory()):
         tensors = [changed.waveforms, changed.sample_counts, changed.masks]
-        tensors += [changed.rest.tokens, changed.rest.token_lengths]
+        tensors += [changed.rest.tokens, changed.rest.token_lengths, changed.rest.conditions["language"]]
         assert all(tensor.device.type == "meta" for tensor in tensors)
         assert changed.rest.utterances == tuple(utterances)
 

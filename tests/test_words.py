@@ -16,7 +16,7 @@ from asr.build import build_features, build_recognizer, build_tokenizer
 from asr.checkpoint.load import load_recognizer
 from asr.convert import main as convert
 from asr.data.manifest import read_manifest
-from asr.interfaces import BLANK_ID, Tokenizer
+from asr.interfaces import BLANK_ID, Encoded, Tokenizer
 from asr.recognition import alignment
 from asr.recognition.alignment import MAX_CELLS, Span, frame_deficits, token_spans
 from asr.recognition.chunks import ChunkBounds
@@ -176,7 +176,7 @@ def test_the_words_equal_those_of_the_validation_hypothesis(
     pieces = recognizer.model.tokenizer.pieces
     tokens = data.draw(st.lists(st.integers(1, len(pieces) - 1), max_size=12))
     log_probs = written(tokens, len(pieces), repeat)
-    [[best]] = recognizer.hypotheses(log_probs[None], torch.tensor([len(log_probs)]))
+    [[best]] = recognizer.hypotheses(Encoded(log_probs[None], torch.tensor([len(log_probs)]), {}))
     hypothesis = recognizer.text(best)
     transcript = recognizer.transcript(100.0, iter([Segment(2.0, log_probs)]))
     assert transcript.text == hypothesis == transcript.alternatives[0].text
@@ -363,7 +363,7 @@ def test_the_starts_of_words_equal_those_found_by_plain_loops_over_one_pass(way:
     waveform, _ = spoken(SHORT[:8], [0.3, 0.5, 1.1, 0.2, 0.3, 2.0, 0.4, 0.3], seed=5)
     [transcript] = recognizer.transcribe([waveform], CHUNKS[way], sample_rate=SAMPLE_RATE)
     encoder_out = one_pass(recognizer, waveform)
-    [[hypothesis]] = recognizer.hypotheses(encoder_out[None], torch.tensor([len(encoder_out)]))
+    [[hypothesis]] = recognizer.hypotheses(Encoded(encoder_out[None], torch.tensor([len(encoder_out)]), {}))
     expected = reference_starts(recognizer, recognizer.log_probs(encoder_out), hypothesis.tokens)
     assert [word.start for word in transcript.words] == pytest.approx(expected, abs=1e-6)
 

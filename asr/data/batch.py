@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, NamedTuple, TypeVar
 
 import torch
@@ -13,6 +13,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from asr.data.manifest import Utterance
 from asr.data.padded_lengths import AS_LONG_AS_THE_LONGEST, PaddedLengths
+from asr.interfaces import Targets
 
 AnyBatch = TypeVar("AnyBatch", bound=Any)  # any dataclass with tensors
 
@@ -48,11 +49,13 @@ def page_locked(batch: AnyBatch) -> AnyBatch:
 
 
 def _change_tensors(batch: AnyBatch, change: Callable[[Tensor], Tensor]) -> AnyBatch:
-    """Apply a function to the tensors of a batch and to the tensors of its fields of type `Batch`."""
+    """Apply a function to the tensors of a batch, of its mappings, and of its fields of type `Batch`."""
     changed: dict[str, Any] = {}
-    for name, value in ((field.name, getattr(batch, field.name)) for field in fields(batch)):
+    for name, value in ((each.name, getattr(batch, each.name)) for each in fields(batch)):
         if isinstance(value, Tensor):
             changed[name] = change(value)
+        elif isinstance(value, Mapping):
+            changed[name] = {key: change(tensor) for key, tensor in value.items()}
         elif isinstance(value, Batch):
             changed[name] = _change_tensors(value, change)
     return replace(batch, **changed)
@@ -62,17 +65,19 @@ def _change_tensors(batch: AnyBatch, change: Callable[[Tensor], Tensor]) -> AnyB
 class Batch:
     """Padded examples, and the planned utterances that could not be converted to examples.
 
-    Shapes: features (B, T, F), feature_lengths (B,), tokens (B, U), token_lengths (B,). Values in the padding are never
-    used. With several views, features are (views * B, T, F) and feature_lengths (views * B,): the first view of all
-    utterances, then the second view of all utterances.
+    Shapes: features (B, T, F), feature_lengths (B,); targets: tokens (B, U), token_lengths (B,); conditions (B,) each,
+    ids of the utterances' labels. `num_frames` are the feature_lengths, which stay on the CPU. Values in the padding
+    are never used. With several views, features are (views * B, T, F) and feature_lengths (views * B,): the first view
+    of all utterances, then the second view of all utterances.
     """
 
     features: Tensor
     feature_lengths: Tensor
-    tokens: Tensor
-    token_lengths: Tensor
+    targets: Targets
     utterances: tuple[Utterance, ...]
     rejected: tuple[Rejected, ...]
+    conditions: Mapping[str, Tensor] = field(default_factory=dict)
+    num_frames: tuple[int, ...] = ()
 
     to = on_device
     pin_memory = page_locked
@@ -80,13 +85,25 @@ class Batch:
     def __len__(self) -> int:
         return len(self.utterances)
 
+    @property
+    def tokens(self) -> Tensor:
+        """Tokens, (B, U)."""
+        return self.targets["tokens"]
+
+    @property
+    def token_lengths(self) -> Tensor:
+        """Number of tokens of each utterance, (B,)."""
+        return self.targets["token_lengths"]
+
 
 def collate(examples: Sequence[Example | Rejected], lengths: PaddedLengths = AS_LONG_AS_THE_LONGEST) -> Batch:
     """Pad examples to one of the allowed `lengths`; the batch lists rejected utterances separately."""
     views = views_of(examples)
     features = _padded(views, lengths) if views else torch.zeros(0, 0, 0)
-    feature_lengths = torch.tensor([len(view) for view in views], dtype=torch.int64)
-    return replace(batch_without_features(examples), features=features, feature_lengths=feature_lengths)
+    num_frames = tuple(len(view) for view in views)
+    feature_lengths = torch.tensor(num_frames, dtype=torch.int64)
+    batch = batch_without_features(examples)
+    return replace(batch, features=features, feature_lengths=feature_lengths, num_frames=num_frames)
 
 
 def batch_without_features(examples: Sequence[Example | Rejected]) -> Batch:
@@ -95,7 +112,7 @@ def batch_without_features(examples: Sequence[Example | Rejected]) -> Batch:
     return Batch(
         torch.zeros(0, 0, 0),
         torch.zeros(0, dtype=torch.int64),
-        *padded_tokens([example.tokens for example in good]),
+        dict(zip(("tokens", "token_lengths"), padded_tokens([example.tokens for example in good]), strict=True)),
         utterances=tuple(example.utterance for example in good),
         rejected=tuple(example for example in examples if isinstance(example, Rejected)),
     )

@@ -140,5 +140,5 @@ def collate_waveforms(examples: Sequence[Example | Rejected], lengths: PaddedLen
         sample_counts=torch.tensor([len(waveform) for waveform in waveforms], dtype=torch.int64),
         masks=torch.stack([view.masks for view in views]) if views else torch.zeros(0, 0, 4).long(),
         num_frames=lengths.of(max((view.num_frames for view in first), default=0)),
-        rest=rest,
+        rest=replace(rest, num_frames=tuple(view.num_frames for view in views)),
     )

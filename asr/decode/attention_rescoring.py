@@ -9,7 +9,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from asr.decode.beam import Beam
 from asr.decode.fusion.shallow_fusion import Bonus, FusionMaker, Score
-from asr.interfaces import AttentionHead, Head, Hypothesis, Tokenizer, Tunable
+from asr.interfaces import AttentionHead, Encoded, Head, Hypothesis, Tokenizer, Tunable
 from asr.settings.rule import DECODED_SECONDS, number, whole
 
 WEIGHTS = (0.0, 0.3, 0.6, 1.0, 1.5, 2.0, 3.0, 5.0)  # values of attention_weight that asr.tune tries
@@ -85,9 +85,9 @@ class AttentionRescoring:
         self.tunable = {"attention_weight": Tunable(attention_weight, WEIGHTS), **self.beam.tunable}
         self.description = f"{self.beam.description}, rescored by attention, weight {attention_weight:g}"
 
-    def evidence(self, encoder_out: Tensor, lengths: Tensor) -> list[RescoringEvidence]:
+    def evidence(self, encoded: Encoded) -> list[RescoringEvidence]:
         """Return encoder output and CTC evidence of each utterance."""
-        cut = zip(encoder_out, lengths.tolist(), self.beam.evidence(encoder_out, lengths), strict=True)
+        cut = zip(encoded.out, encoded.frame_counts, self.beam.evidence(encoded), strict=True)
         return [RescoringEvidence(out[:length], ctc) for out, length, ctc in cut]
 
     def search(self, evidence: list[RescoringEvidence], **values: float) -> list[list[Hypothesis]]:

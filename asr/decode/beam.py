@@ -8,11 +8,9 @@ from itertools import takewhile
 from operator import itemgetter
 from typing import Annotated, NamedTuple, Self, cast
 
-from torch import Tensor
-
 from asr.decode.fusion.shallow_fusion import NEVER, Bonus, FusionMaker, Score, ShallowFusion
 from asr.decode.prefixes import Prefix, finish
-from asr.interfaces import BLANK_ID, FrameHead, Head, Hypothesis, Tokenizer
+from asr.interfaces import BLANK_ID, Encoded, FrameHead, Head, Hypothesis, Tokenizer
 from asr.settings.rule import whole
 
 Frame = tuple[float, int, list[float], list[int]]  # log-prob of blank; number of tokens to try; their log-probs; tokens
@@ -67,16 +65,18 @@ class Beam:
         self.hotwords, self.tunable = self.fusion.hotwords, self.fusion.tunable
         self.description = self.fusion.describe(f"beam search, {beam_size} hypotheses")
 
-    def evidence(self, encoder_out: Tensor, lengths: Tensor) -> list[list[Frame]]:
+    def evidence(self, encoded: Encoded) -> list[list[Frame]]:
         """Find the tokens to try in each frame of each utterance."""
-        log_probs = self._log_probs(encoder_out)  # (B, T', V)
+        log_probs = self._log_probs(encoded.out)  # (B, T', V)
         values, tokens = log_probs.topk(self.tokens_per_frame, dim=-1)  # (B, T', N), most likely token first
         counts = (values >= values[..., :1].clamp(max=self.token_threshold)).sum(dim=-1)  # (B, T')
         width = max(counts.flatten().tolist(), default=0)
         columns = [
             column.tolist() for column in (log_probs[..., BLANK_ID], counts, values[..., :width], tokens[..., :width])
         ]
-        utterances = ((column[number][:length] for column in columns) for number, length in enumerate(lengths.tolist()))
+        utterances = (
+            (column[number][:length] for column in columns) for number, length in enumerate(encoded.frame_counts)
+        )
         return [list(zip(*frames, strict=True)) for frames in utterances]
 
     def search(self, evidence: list[list[Frame]], **values: float) -> list[list[Hypothesis]]:
@@ -93,11 +93,9 @@ class Beam:
         """Begin a stream."""
         return self._search.start()
 
-    def step(
-        self, encoder_out: Tensor, lengths: Tensor, states: Sequence[Grown]
-    ) -> tuple[list[list[Hypothesis]], list[Grown]]:
-        """Continue streams with encoder_out (B, T', D), lengths (B,); tokens shared by all prefixes are final."""
-        search, evidence = self._search, self.evidence(encoder_out, lengths)
+    def step(self, encoded: Encoded, states: Sequence[Grown]) -> tuple[list[list[Hypothesis]], list[Grown]]:
+        """Continue streams with the next chunk of each; tokens shared by all prefixes are final."""
+        search, evidence = self._search, self.evidence(encoded)
         new = [search.advance(state, frames) for frames, state in zip(evidence, states, strict=True)]
         return [
             [hypothesis._replace(num_final=_shared(state.beams)) for hypothesis in search.hypotheses(state)]

@@ -6,7 +6,7 @@ from typing import NamedTuple, Self, cast
 
 from torch import Tensor
 
-from asr.interfaces import BLANK_ID, NO_HOTWORDS, FrameHead, Head, Hypothesis, Tokenizer, Tunable
+from asr.interfaces import BLANK_ID, NO_HOTWORDS, Encoded, FrameHead, Head, Hypothesis, Tokenizer, Tunable
 from asr.lengths import padding_mask
 
 
@@ -28,10 +28,10 @@ class Greedy:
     def __init__(self, head: Head, tokenizer: Tokenizer, normalize: Callable[[str], str]) -> None:
         self._log_probs = cast(FrameHead, head.frame_head).log_probs
 
-    def evidence(self, encoder_out: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def evidence(self, encoded: Encoded) -> tuple[Tensor, Tensor, Tensor]:
         """Return the best token's log-probability and id in each frame, (B, T') each, and the numbers of frames."""
-        best, paths = self._log_probs(encoder_out).max(dim=-1)  # (B, T')
-        return best, paths, lengths
+        best, paths = self._log_probs(encoded.out).max(dim=-1)  # (B, T')
+        return best, paths, encoded.lengths
 
     def search(self, evidence: tuple[Tensor, Tensor, Tensor]) -> list[list[Hypothesis]]:
         """Return one hypothesis per utterance, scored by its best path."""
@@ -51,18 +51,17 @@ class Greedy:
         """Begin a stream."""
         return BestPath([], BLANK_ID, 0.0)
 
-    def step(
-        self, encoder_out: Tensor, lengths: Tensor, states: "Sequence[BestPath]"
-    ) -> "tuple[list[list[Hypothesis]], list[BestPath]]":
-        """Continue streams with encoder_out (B, T', D), lengths (B,); tokens of a best path are final immediately."""
-        best, paths, _ = self.evidence(encoder_out, lengths)
+    def step(self, encoded: Encoded, states: "Sequence[BestPath]") -> "tuple[list[list[Hypothesis]], list[BestPath]]":
+        """Continue streams with the next chunk of each; tokens of a best path are final immediately."""
+        best, paths, _ = self.evidence(encoded)
+        frames = zip(paths.tolist(), best.tolist(), encoded.frame_counts, states, strict=True)
         new = [
             BestPath(
                 [*state.tokens, *_collapse(path[:length], state.last)],
                 path[length - 1] if length else state.last,
                 state.score + sum(scores[:length]),
             )
-            for path, scores, length, state in zip(paths.tolist(), best.tolist(), lengths.tolist(), states, strict=True)
+            for path, scores, length, state in frames
         ]
         return [[Hypothesis(state.tokens, state.score, num_final=len(state.tokens))] for state in new], new
 

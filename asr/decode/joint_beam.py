@@ -15,6 +15,7 @@ from asr.interfaces import (
     BOUNDARY_ID,
     AttentionHead,
     Cache,
+    Encoded,
     Head,
     Hypothesis,
     Memory,
@@ -147,10 +148,10 @@ class JointBeam:
         self.tunable = {"ctc_weight": Tunable(ctc_weight, CTC_WEIGHTS), **self.fusion.tunable}
         self.description = self.fusion.describe(f"joint beam search, {beam_size} hypotheses, CTC {ctc_weight:g}")
 
-    def evidence(self, encoder_out: Tensor, lengths: Tensor) -> list[JointEvidence]:
+    def evidence(self, encoded: Encoded) -> list[JointEvidence]:
         """Return encoder output and CTC log_probs of each utterance."""
-        log_probs = self._head.frame_head.log_probs(encoder_out).cpu()
-        cut = zip(encoder_out, log_probs, lengths.tolist(), strict=True)
+        log_probs = self._head.frame_head.log_probs(encoded.out).cpu()
+        cut = zip(encoded.out, log_probs, encoded.frame_counts, strict=True)
         return [JointEvidence(out[:length], values[:length]) for out, values, length in cut]
 
     def search(self, evidence: list[JointEvidence], **values: float) -> list[list[Hypothesis]]:

@@ -4,11 +4,11 @@ from collections.abc import Callable, Sequence
 from typing import Annotated, Any, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.nn.utils.rnn import pad_sequence
 
 from asr.decode.fusion.shallow_fusion import Bonus, Score
-from asr.interfaces import Decoder, Head, Hypothesis, Tokenizer, TokenModel, Tunable
+from asr.interfaces import Decoder, Encoded, Head, Hypothesis, Tokenizer, TokenModel, Tunable
 from asr.language_model.token_scores import text_log_probs
 from asr.settings.rule import TEXT, or_null
 
@@ -92,9 +92,9 @@ class LMRescoring:
             return self.first.description
         return f"{self.first.description}, rescored by a neural language model, weight {self.rescoring_weight:g}"
 
-    def evidence(self, encoder_out: Tensor, lengths: Tensor) -> list[RescoredEvidence]:
+    def evidence(self, encoded: Encoded) -> list[RescoredEvidence]:
         """Return the input of the search for each utterance, including the input of the first pass."""
-        return [RescoredEvidence(first, {}, encoder_out.device) for first in self.first.evidence(encoder_out, lengths)]
+        return [RescoredEvidence(first, {}, encoded.out.device) for first in self.first.evidence(encoded)]
 
     def search(self, evidence: list[RescoredEvidence], **values: float) -> list[list[Hypothesis]]:
         """Find the hypotheses of the first pass and rank them."""

@@ -10,7 +10,7 @@ from asr.decode.fusion.shallow_fusion import NEVER, Bonus, FusionMaker, ShallowF
 from asr.decode.predictions import PrefixReader
 from asr.decode.prefixes import Prefix
 from asr.decode.trails import Beams, Paths, add, score, timed_hypotheses
-from asr.interfaces import BLANK_ID, DurationHead, Head, Hypothesis, Span, Tokenizer
+from asr.interfaces import BLANK_ID, DurationHead, Encoded, Head, Hypothesis, Span, Tokenizer
 from asr.settings.rule import whole
 
 
@@ -65,10 +65,10 @@ class TDTBeam:
         self.hotwords, self.tunable = self.fusion.hotwords, self.fusion.tunable
         self.description = self.fusion.describe(f"beam search, {beam_size} hypotheses")
 
-    def evidence(self, encoder_out: Tensor, lengths: Tensor) -> list[Tensor]:
+    def evidence(self, encoded: Encoded) -> list[Tensor]:
         """Return the joiner's input from the frames of each utterance, (T', J)."""
-        rows = self.head.duration_joiner.of_frames(encoder_out)  # (B, T', J)
-        return [row[:length] for row, length in zip(rows, lengths.tolist(), strict=True)]
+        rows = self.head.duration_joiner.of_frames(encoded.out)  # (B, T', J)
+        return [row[:length] for row, length in zip(rows, encoded.frame_counts, strict=True)]
 
     @torch.inference_mode()
     def search(self, evidence: list[Tensor], **values: float) -> list[list[Hypothesis]]:

@@ -12,6 +12,7 @@ from asr.decode.greedy_paths import Cursor, GreedyPath, TokenSteps, WrittenToken
 from asr.interfaces import (
     BLANK_ID,
     NO_HOTWORDS,
+    Encoded,
     Head,
     Hypothesis,
     JointNetwork,
@@ -57,9 +58,9 @@ class TransducerGreedy:
         self.head = cast(TransducerHead, head)
         self.max_symbols = max_symbols
 
-    def evidence(self, encoder_out: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
+    def evidence(self, encoded: Encoded) -> tuple[Tensor, Tensor]:
         """Return the joiner's input from the frames, (B, T', J), and the lengths."""
-        return self.head.joiner.of_frames(encoder_out), lengths
+        return self.head.joiner.of_frames(encoded.out), encoded.lengths
 
     @torch.inference_mode()
     def search(self, evidence: tuple[Tensor, Tensor]) -> list[list[Hypothesis]]:
@@ -80,11 +81,9 @@ class TransducerGreedy:
         return greedy_paths.begin_stream(*self._parts)
 
     @torch.inference_mode()
-    def step(
-        self, encoder_out: Tensor, lengths: Tensor, states: Sequence[GreedyPath]
-    ) -> tuple[list[list[Hypothesis]], list[GreedyPath]]:
-        """Continue streams with encoder_out (B, T', D), lengths (B,); all tokens are final immediately."""
-        frames, _ = self.evidence(encoder_out, lengths)
+    def step(self, encoded: Encoded, states: Sequence[GreedyPath]) -> tuple[list[list[Hypothesis]], list[GreedyPath]]:
+        """Continue streams with the next chunk of each; all tokens are final immediately."""
+        frames, lengths = self.evidence(encoded)
         written, cursor = self._walk(frames, lengths, greedy_paths.together(states))
         new = greedy_paths.continued(states, lengths, written, cursor)
         return [[self._hypothesis(greedy_paths.hypothesis(state))] for state in new], new

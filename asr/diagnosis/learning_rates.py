@@ -85,8 +85,8 @@ def range_test(
             group["lr"] = rate * ratio
         on_device = batch.to(device)
         with autocast(device, settings.trainer.precision):
-            encoded = model(on_device.features, on_device.feature_lengths)
-            summed = model.head.losses(encoded, on_device.tokens, on_device.token_lengths)["loss"].sum()
+            encoded = model.encode(on_device)
+            summed = model.head.losses(encoded, on_device.targets)["loss"].sum()
         loss = summed / on_device.token_lengths.sum().clamp(min=1)
         mean = SMOOTHING * mean + (1 - SMOOTHING) * float(loss.detach())
         smoothed = mean / (1 - SMOOTHING ** (step + 1))

@@ -117,8 +117,8 @@ def step_bytes(
     state = [*model.parameters(), *model.buffers()]
     with PeakMemory([*state, batch.features, batch.feature_lengths, batch.tokens, batch.token_lengths]) as memory:
         with autocast():
-            encoded = model(batch.features, batch.feature_lengths)
-            loss = model.head.losses(encoded, batch.tokens, batch.token_lengths)["loss"].sum()
+            encoded = model.encode(batch)
+            loss = model.head.losses(encoded, batch.targets)["loss"].sum()
         loss.backward()
     return weights * (1 + average) + trained * OPTIMIZER_BYTES + memory.peak
 

@@ -95,8 +95,8 @@ class Trial:
         batch = batch.to(self._device)
         begun = time.perf_counter()
         with self.autocast():
-            encoded = self._model(batch.features, batch.feature_lengths)
-            loss = self._model.head.losses(encoded, batch.tokens, batch.token_lengths)["loss"].sum()
+            encoded = self._model.encode(batch)
+            loss = self._model.head.losses(encoded, batch.targets)["loss"].sum()
         loss.backward()
         self._optimizer.step()
         self._optimizer.zero_grad(set_to_none=True)

@@ -5,7 +5,7 @@ from typing import Any, cast
 
 from torch import Tensor, nn
 
-from asr.encoder.stack import check_heads, run_blocks
+from asr.encoder.stack import check_heads, run_blocks, with_blocks
 from asr.interfaces import NO_TAPS, ActivationMaker, Attention, Convolution, Encoded, NormMaker, Taps
 from asr.kernels.dropout import Dropout
 from asr.lengths import padding_mask
@@ -76,7 +76,7 @@ class Conformer(nn.Module):
         padding = padding_mask(lengths, x.shape[1])
         positions = self.positions(x)
         x, blocks = run_blocks(self.blocks, x, padding, taps, lambda block, x: block(x, positions, padding))
-        return Encoded(x, lengths, blocks)
+        return with_blocks(x, lengths, blocks)
 
 
 class ConformerBlock(nn.Module):

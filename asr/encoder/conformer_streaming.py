@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from asr.encoder.conformer import ConformerBlock, FeedForward
-from asr.encoder.stack import check_heads, run_blocks
+from asr.encoder.stack import check_heads, run_blocks, with_blocks
 from asr.errors import InputError
 from asr.interfaces import (
     NO_TAPS,
@@ -203,7 +203,7 @@ class ConformerStreaming(nn.Module):
         # Frames are selected by index, because a slice makes torch.export check the memory layout of the result.
         frame = torch.arange(frames, device=x.device)
         blocks = {index: chunks.joined(block).index_select(1, frame) for index, block in blocks.items()}
-        return Encoded(chunks.joined(rows).index_select(1, frame), lengths, blocks)
+        return with_blocks(chunks.joined(rows).index_select(1, frame), lengths, blocks)
 
     @property
     def streaming(self) -> Self:
@@ -256,7 +256,7 @@ class ConformerStreaming(nn.Module):
             new[f"blocks.{number}.frames"] = inputs.narrow(1, frames, pasts[number].frames.shape[1])
         new["seen"] = (state["seen"] + lengths).clamp(max=left)
         blocks = {index: block.narrow(1, 0, frames) for index, block in blocks.items()}
-        return Encoded(x.narrow(1, 0, frames), lengths, blocks), new
+        return with_blocks(x.narrow(1, 0, frames), lengths, blocks), new
 
     def _through(
         self, x: Tensor, hidden: Tensor, pasts: Iterable[Kept | Chunks], taps: Taps

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import torch
 from torch import Tensor, nn
 
-from asr.encoder.stack import run_blocks
+from asr.encoder.stack import run_blocks, with_blocks
 from asr.errors import InputError
 from asr.interfaces import NO_TAPS, Encoded, Taps
 from asr.kernels.dropout import Dropout
@@ -62,7 +62,7 @@ class Recurrent(nn.Module):
         frame = torch.arange(x.shape[1], device=x.device)
         backwards = torch.where(padding, frame, lengths[:, None] - 1 - frame)  # (B, T')
         x, blocks = run_blocks(self.blocks, x, padding, taps, lambda block, x: block(x, backwards))
-        return Encoded(x, lengths, blocks)
+        return with_blocks(x, lengths, blocks)
 
 
 class RecurrentBlock(nn.Module):

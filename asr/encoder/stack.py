@@ -1,11 +1,11 @@
 """Helpers of encoders that are a stack of blocks."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from torch import Tensor, nn
 
 from asr.errors import InputError
-from asr.interfaces import Taps
+from asr.interfaces import Encoded, Taps
 
 
 def run_blocks(
@@ -34,6 +34,17 @@ def run_blocks(
             tapped[index] = x
             x = taps[index](x, padding_mask)
     return x, tapped
+
+
+def with_blocks(out: Tensor, lengths: Tensor, blocks: Mapping[int, Tensor]) -> Encoded:
+    """Return the output of an encoder whose blocks all have the frame rate of `out`.
+
+    Args:
+        out: encoder_out, (B, T', D).
+        lengths: encoder_out_lengths, (B,).
+        blocks: output of each tapped block, (B, T', D).
+    """
+    return Encoded(out, lengths, {index: Encoded(block, lengths, {}) for index, block in blocks.items()})
 
 
 def check_heads(dim: int, num_heads: int, where: str = "encoder") -> None:

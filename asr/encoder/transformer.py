@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from asr.encoder.stack import check_heads, run_blocks
+from asr.encoder.stack import check_heads, run_blocks, with_blocks
 from asr.interfaces import NO_TAPS, ActivationMaker, Encoded, Residual, Taps
 from asr.kernels.attention import attend
 from asr.kernels.dropout import Dropout
@@ -69,7 +69,7 @@ class Transformer(nn.Module):
         positions = sinusoids(torch.arange(x.shape[1], device=x.device), x.shape[2]).to(x.dtype)
         x = self.dropout(x + positions)
         x, blocks = run_blocks(self.blocks, x, padding, taps, lambda block, x: block(x, padding))
-        return Encoded(self.norm_output(x), lengths, blocks)
+        return with_blocks(self.norm_output(x), lengths, blocks)
 
 
 class TransformerBlock(nn.Module):

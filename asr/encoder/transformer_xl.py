@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn.functional import linear
 
 from asr.encoder.conformer import FeedForward
-from asr.encoder.stack import check_heads, run_blocks
+from asr.encoder.stack import check_heads, run_blocks, with_blocks
 from asr.interfaces import NO_TAPS, ActivationMaker, Encoded, Residual, Taps
 from asr.kernels.choice import wants_plain
 from asr.kernels.dropout import Dropout
@@ -94,7 +94,7 @@ class TransformerXL(nn.Module):
         x, no_memory = self.dropout(x), [x[:, :0]] * len(self.blocks)
         if wants_plain():  # an exported program processes all segments in one pass
             x, _, blocks = self.step(x, padding, self._hidden(padding), no_memory, taps)
-            return Encoded(self.norm_output(x), lengths, blocks)
+            return with_blocks(self.norm_output(x), lengths, blocks)
         outs, memories, tapped = [], no_memory, []
         for part, part_padding in zip(x.split(self.segment, dim=1), padding.split(self.segment, dim=1), strict=True):
             out, given, blocks = self.step(part, part_padding, part_padding[:, None], memories, taps)
@@ -102,7 +102,7 @@ class TransformerXL(nn.Module):
             outs.append(out)
             tapped.append(blocks)
         joined = {index: torch.cat([blocks[index] for blocks in tapped], dim=1) for index in tapped[0]}
-        return Encoded(self.norm_output(torch.cat(outs, dim=1)), lengths, joined)
+        return with_blocks(self.norm_output(torch.cat(outs, dim=1)), lengths, joined)
 
     def step(
         self, x: Tensor, padding: Tensor, hidden: Tensor, memories: list[Tensor], taps: Taps

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from itertools import combinations, product
 
 import numpy as np
-import torch
 
 from asr.data.batch import Rejected
 from asr.data.manifest import Utterance
@@ -17,6 +16,7 @@ from asr.interfaces import Tunable
 from asr.recognition.confidence import UNCALIBRATED, Calibration, calibrate
 from asr.recognition.inference import Inference
 from asr.recognition.long_form import Segment
+from asr.recognition.pieces import joined_rows
 from asr.recognition.recognizer import Recognizer
 
 LM_WEIGHTS = {  # name of a language model's weight: settings without effect if this weight is 0
@@ -135,7 +135,7 @@ def _plain(tunable: Mapping[str, Tunable], values: tuple[float, ...]) -> tuple[f
 
 def _evidence(recognizer: Recognizer, segment: Segment) -> object:
     out = segment.encoder_out
-    return recognizer.evidence(out[None], torch.tensor([len(out)], device=out.device))
+    return recognizer.evidence(joined_rows([out]))
 
 
 def _texts(recognizer: Recognizer, utterance: Utterance, evidence: Sequence[object], values: Values) -> tuple[str, str]:

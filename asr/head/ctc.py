@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from asr.interfaces import BLANK_ID, NO_TAPS, Encoded
+from asr.interfaces import BLANK_ID, NO_TAPS, Encoded, Targets
 from asr.lengths import Lengths
 
 
@@ -39,20 +39,19 @@ class CTC(nn.Module):
         logits = self.linear(encoder_out)
         return F.log_softmax(logits, dim=-1, dtype=None if logits.dtype.itemsize >= 4 else torch.float32)
 
-    def losses(self, encoded: Encoded, tokens: Tensor, token_lengths: Tensor) -> dict[str, Tensor]:
+    def losses(self, encoded: Encoded, targets: Targets) -> dict[str, Tensor]:
         """Compute -log p(tokens) of each utterance.
 
         The loss is infinite if an utterance has fewer frames than `min_frames`.
 
         Args:
             encoded: output of the encoder.
-            tokens: (B, U).
-            token_lengths: (B,).
+            targets: tokens and token_lengths.
 
         Returns:
             "loss", (B,), without normalisation by length.
         """
-        return {"loss": ctc_loss(self.log_probs(encoded.out), tokens, encoded.lengths, token_lengths)}
+        return {"loss": ctc_loss(self.log_probs(encoded.out), encoded.lengths, targets)}
 
     @staticmethod
     def min_frames(tokens: list[int]) -> int:
@@ -64,7 +63,8 @@ class CTC(nn.Module):
         return frames * self.linear.out_features
 
 
-def ctc_loss(log_probs: Tensor, tokens: Tensor, lengths: Tensor, token_lengths: Tensor) -> Tensor:
-    """Compute -log p(tokens) of each utterance, (B,), from log_probs (B, T', V)."""
+def ctc_loss(log_probs: Tensor, lengths: Tensor, targets: Targets) -> Tensor:
+    """Compute -log p(tokens) of each utterance, (B,), from log_probs (B, T', V) with lengths (B,)."""
     by_frame = log_probs.transpose(0, 1)  # (T', B, V)
+    tokens, token_lengths = targets["tokens"], targets["token_lengths"]
     return F.ctc_loss(by_frame, tokens, lengths, token_lengths, blank=BLANK_ID, reduction="none")

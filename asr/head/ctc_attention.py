@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from asr.errors import InputError
 from asr.head.ctc import CTC
 from asr.head.token_decoder import TransformerDecoder
-from asr.interfaces import NO_TAPS, Encoded
+from asr.interfaces import NO_TAPS, Encoded, Targets
 from asr.lengths import Lengths
 from asr.settings.rule import FeedForwardFactor, Heads, Layers, Probability, above
 
@@ -73,12 +73,12 @@ class CTCAttention(nn.Module):
         """The CTC head."""
         return self.ctc
 
-    def losses(self, encoded: Encoded, tokens: Tensor, token_lengths: Tensor) -> dict[str, Tensor]:
+    def losses(self, encoded: Encoded, targets: Targets) -> dict[str, Tensor]:
         """Compute the weighted loss of each utterance and its two parts, (B,) each; arguments as in `CTC`."""
-        ctc = self.ctc.losses(encoded, tokens, token_lengths)["loss"]
+        ctc = self.ctc.losses(encoded, targets)["loss"]
         memory = self.token_decoder.remember(encoded.out, encoded.lengths)
-        log_probs, targets, padding = self.token_decoder.force(tokens, token_lengths, memory)
-        target = log_probs.gather(2, targets[:, :, None])[:, :, 0]  # (B, U + 1)
+        log_probs, next_tokens, padding = self.token_decoder.force(targets["tokens"], targets["token_lengths"], memory)
+        target = log_probs.gather(2, next_tokens[:, :, None])[:, :, 0]  # (B, U + 1)
         smoothed = (1 - self.label_smoothing) * target + self.label_smoothing * log_probs.mean(dim=2)
         attention = -smoothed.masked_fill(padding, 0.0).sum(dim=1)
         loss = self.ctc_weight * ctc + (1 - self.ctc_weight) * attention

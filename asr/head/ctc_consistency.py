@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from asr.head.ctc import CTC, ctc_loss
-from asr.interfaces import NO_TAPS, Encoded
+from asr.interfaces import NO_TAPS, Encoded, Targets
 from asr.lengths import padding_mask
 from asr.settings.rule import number
 
@@ -43,22 +43,24 @@ class CTCConsistency(nn.Module):
         """The CTC head."""
         return self.ctc
 
-    def losses(self, encoded: Encoded, tokens: Tensor, token_lengths: Tensor) -> dict[str, Tensor]:
+    def losses(self, encoded: Encoded, targets: Targets) -> dict[str, Tensor]:
         """Compute the loss of each utterance and its two parts, (B,) each.
 
         Args:
             encoded: output of the encoder for all views, (views * B, T', D): first views of all utterances, then
                 second views.
-            tokens: (B, U).
-            token_lengths: (B,).
+            targets: tokens and token_lengths, of one view.
         """
-        views = len(encoded.out) // len(tokens)
+        num_utterances = len(targets["tokens"])
+        views = len(encoded.out) // num_utterances
         log_probs = self.ctc.log_probs(encoded.out)  # (views * B, T', V)
-        by_view = ctc_loss(log_probs, tokens.repeat(views, 1), encoded.lengths, token_lengths.repeat(views))
+        by_view = ctc_loss(
+            log_probs, encoded.lengths, {name: torch.cat([target] * views) for name, target in targets.items()}
+        )
         ctc = by_view.view(views, -1).mean(dim=0)
         consistency = torch.zeros_like(ctc)
         if views > 1:
-            other = log_probs.detach().roll(len(tokens), dims=0)
+            other = log_probs.detach().roll(num_utterances, dims=0)
             divergence = F.kl_div(log_probs, other, reduction="none", log_target=True).sum(dim=-1)  # (views * B, T')
             divergence = divergence.masked_fill(padding_mask(encoded.lengths, divergence.shape[1]), 0.0).sum(dim=1)
             consistency = divergence.view(views, -1).mean(dim=0)

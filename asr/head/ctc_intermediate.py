@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from asr.errors import InputError
 from asr.head.ctc import CTC
-from asr.interfaces import Encoded, Tap
+from asr.interfaces import Encoded, Tap, Targets
 from asr.settings.rule import Fraction, whole
 
 NumIntermediate = Annotated[int, whole(1, 100)]
@@ -48,11 +48,10 @@ class CTCIntermediate(nn.Module):
         """The CTC head."""
         return self.ctc
 
-    def losses(self, encoded: Encoded, tokens: Tensor, token_lengths: Tensor) -> dict[str, Tensor]:
+    def losses(self, encoded: Encoded, targets: Targets) -> dict[str, Tensor]:
         """Compute the weighted loss of each utterance and its two parts, (B,) each; arguments as in `CTC`."""
-        last = self.ctc.losses(encoded, tokens, token_lengths)["loss"]
-        intermediate_encoded = [encoded._replace(out=block) for block in encoded.blocks.values()]
-        losses = [self.ctc.losses(each, tokens, token_lengths)["loss"] for each in intermediate_encoded]
+        last = self.ctc.losses(encoded, targets)["loss"]
+        losses = [self.ctc.losses(block, targets)["loss"] for block in encoded.blocks.values()]
         intermediate = torch.stack(losses).mean(dim=0)
         loss = (1 - self.weight) * last + self.weight * intermediate
         return {"loss": loss, "last_ctc": last, "intermediate_ctc": intermediate}

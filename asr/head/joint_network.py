@@ -7,7 +7,7 @@ from typing import Annotated
 import torch
 from torch import Tensor, nn
 
-from asr.interfaces import Encoded, JointNetwork, Predictor
+from asr.interfaces import Encoded, JointNetwork, Predictor, Targets
 from asr.kernels.dropout import Dropout
 from asr.lengths import padding_mask
 from asr.settings.rule import one_of
@@ -74,7 +74,7 @@ class Joiner(nn.Module):
 
 
 def joint_logits(
-    joiner: JointNetwork, predictor: Predictor, encoded: Encoded, tokens: Tensor, token_lengths: Tensor
+    joiner: JointNetwork, predictor: Predictor, encoded: Encoded, targets: Targets
 ) -> tuple[Tensor, Tensor]:
     """Compute the logits of all frames combined with all prefixes of the reference tokens, as the loss requires.
 
@@ -82,13 +82,13 @@ def joint_logits(
         joiner: joint network.
         predictor: prediction network.
         encoded: output of the encoder.
-        tokens: (B, U).
-        token_lengths: (B,).
+        targets: tokens and token_lengths.
 
     Returns:
         Logits (B, T', U + 1, ...) and tokens (B, U), both cut to the longest utterance; padding tokens are 0.
     """
-    num_frames, num_tokens = int(encoded.lengths.max()), int(token_lengths.max())  # cut to the longest
-    tokens = tokens[:, :num_tokens].masked_fill(padding_mask(token_lengths, num_tokens), 0)
+    token_lengths = targets["token_lengths"]
+    num_frames, num_tokens = max(encoded.frame_counts), int(token_lengths.max())  # cut to the longest
+    tokens = targets["tokens"][:, :num_tokens].masked_fill(padding_mask(token_lengths, num_tokens), 0)
     frames = joiner.of_frames(encoded.out[:, :num_frames])[:, :, None]  # (B, T', 1, J)
     return joiner(frames, joiner.of_tokens(predictor(tokens))[:, None]), tokens

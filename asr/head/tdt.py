@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from asr.head.ctc import CTC
 from asr.head.joint_network import Joiner, JointActivation, joint_logits
 from asr.head.transducer import CTCWeight
-from asr.interfaces import NO_TAPS, Encoded, Predictor
+from asr.interfaces import NO_TAPS, Encoded, Predictor, Targets
 from asr.kernels.tdt_loss import tdt_loss
 from asr.kernels.transducer_loss import transducer_loss
 from asr.lengths import Lengths
@@ -87,12 +87,13 @@ class TDT(nn.Module):
         """The CTC head; None if `ctc_weight` is 0."""
         return self.ctc
 
-    def losses(self, encoded: Encoded, tokens: Tensor, token_lengths: Tensor) -> dict[str, Tensor]:
+    def losses(self, encoded: Encoded, targets: Targets) -> dict[str, Tensor]:
         """Compute the weighted loss of each utterance and its two parts, (B,) each; arguments as in `CTC`.
 
         In training, the draw with probability `omega` uses torch's CPU generator, which is seeded for each batch.
         """
-        logits, cut = joint_logits(self.duration_joiner, self.predictor, encoded, tokens, token_lengths)
+        logits, cut = joint_logits(self.duration_joiner, self.predictor, encoded, targets)
+        token_lengths = targets["token_lengths"]
         if self.training and self.omega > 0 and float(torch.rand(())) < self.omega:
             tdt = transducer_loss(logits[..., : self.vocab_size], cut, encoded.lengths, token_lengths)
         else:
@@ -100,7 +101,7 @@ class TDT(nn.Module):
             tdt = tdt_loss(logits, cut, encoded.lengths, token_lengths, self.durations, sigma)
         if self.ctc is None:
             return {"loss": tdt}
-        ctc = self.ctc.losses(encoded, tokens, token_lengths)["loss"]
+        ctc = self.ctc.losses(encoded, targets)["loss"]
         loss = (1 - self.ctc_weight) * tdt + self.ctc_weight * ctc
         return {"loss": loss, "tdt": tdt, "ctc": ctc}
 

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from asr.head.ctc import CTC
 from asr.head.joint_network import Joiner, JointActivation, joint_logits
-from asr.interfaces import NO_TAPS, Encoded, Predictor
+from asr.interfaces import NO_TAPS, Encoded, Predictor, Targets
 from asr.kernels.transducer_loss import transducer_loss
 from asr.lengths import Lengths
 from asr.settings.rule import PROBABILITY, Dim, Probability
@@ -63,13 +63,14 @@ class Transducer(nn.Module):
         """The CTC head; None if `ctc_weight` is 0."""
         return self.ctc
 
-    def losses(self, encoded: Encoded, tokens: Tensor, token_lengths: Tensor) -> dict[str, Tensor]:
+    def losses(self, encoded: Encoded, targets: Targets) -> dict[str, Tensor]:
         """Compute the weighted loss of each utterance and its two parts, (B,) each; arguments as in `CTC`."""
-        logits, cut = joint_logits(self.joiner, self.predictor, encoded, tokens, token_lengths)
+        logits, cut = joint_logits(self.joiner, self.predictor, encoded, targets)
+        token_lengths = targets["token_lengths"]
         transducer = transducer_loss(logits, cut, encoded.lengths, token_lengths)
         if self.ctc is None:
             return {"loss": transducer}
-        ctc = self.ctc.losses(encoded, tokens, token_lengths)["loss"]
+        ctc = self.ctc.losses(encoded, targets)["loss"]
         loss = (1 - self.ctc_weight) * transducer + self.ctc_weight * ctc
         return {"loss": loss, "transducer": transducer, "ctc": ctc}
 

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from torch import Tensor, nn
 
 from asr.head.ctc import CTC, ctc_loss
-from asr.interfaces import NO_TAPS, Encoded, Encoder, Taps
+from asr.interfaces import NO_TAPS, Encoded, Encoder, Taps, Targets
 from asr.lengths import Lengths
 from asr.onnx.session import run_net
 
@@ -64,9 +64,9 @@ class LogProbs:
         """Return the last V values of encoder_out (B, T', ...): (B, T', V)."""
         return encoder_out[..., -self.vocab_size :]
 
-    def losses(self, encoded: Encoded, tokens: Tensor, token_lengths: Tensor) -> dict[str, Tensor]:
+    def losses(self, encoded: Encoded, targets: Targets) -> dict[str, Tensor]:
         """Compute -log p(tokens) of each utterance, (B,)."""
-        return {"loss": ctc_loss(self.log_probs(encoded.out), tokens, encoded.lengths, token_lengths)}
+        return {"loss": ctc_loss(self.log_probs(encoded.out), encoded.lengths, targets)}
 
     def cells(self, frames: Lengths, tokens: Lengths) -> Lengths:
         """Return the number of elements of log_probs."""

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from asr.errors import InputError
-from asr.interfaces import NO_TAPS, DurationHead, Encoded, Head, JointNetwork, Predictor, TransducerHead
+from asr.interfaces import NO_TAPS, DurationHead, Encoded, Head, JointNetwork, Predictor, Targets, TransducerHead
 from asr.lengths import Lengths
 from asr.onnx.names import (
     ENCODER,
@@ -108,7 +108,7 @@ class OnnxTransducer:
         self.duration_joiner = joiner if durations else None
         self.frame_head = frame_head
 
-    def losses(self, encoded: Encoded, tokens: Tensor, token_lengths: Tensor) -> dict[str, Tensor]:
+    def losses(self, encoded: Encoded, targets: Targets) -> dict[str, Tensor]:
         """Raise InputError, because a program cannot be trained."""
         raise InputError("a model exported to ONNX can be run, not trained. Give the bundle that it was exported from.")
 

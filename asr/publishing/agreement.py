@@ -13,6 +13,7 @@ from asr.interfaces import Features
 from asr.onnx.names import FRONT_END_INPUTS, NET_INPUTS
 from asr.onnx.session import run_net, session
 from asr.publishing.program import SHERPA_INPUTS, Net
+from asr.recognition.pieces import joined_rows
 from asr.recognition.recognizer import Recognizer
 
 # Maximum difference of log_probs: ten times the difference between float32 and float64 in a network of 16 blocks.
@@ -168,5 +169,5 @@ def _worse(
 
 
 def _text(recognizer: Recognizer, encoder_out: Tensor) -> str:
-    [hypotheses] = recognizer.hypotheses(encoder_out[None], torch.tensor([len(encoder_out)]))
+    [hypotheses] = recognizer.hypotheses(joined_rows([encoder_out]))
     return recognizer.text(hypotheses[0])

@@ -18,6 +18,7 @@ from asr.errors import InputError
 from asr.interfaces import BLANK_ID, Hypothesis, Span, StreamingDecoder, StreamingEncoder
 from asr.recognition.captions import DEFAULT, Captions, StreamSettings
 from asr.recognition.feature_stream import Remainder, stream_features
+from asr.recognition.pieces import joined_rows
 from asr.recognition.recognizer import Recognizer, without_nan
 from asr.recognition.timing import with_times
 from asr.recognition.transcript import Word
@@ -287,19 +288,18 @@ def decode_chunks(streams: Sequence[CachedStream], rows: Sequence[Tensor]) -> li
         AudioError: the network's output contains NaN, which decoders would treat as silence.
     """
     recognizer = streams[0].recognizer
-    encoder_out = nn.utils.rnn.pad_sequence([*rows], batch_first=True)
-    counts = [len(row) for row in rows]
-    lengths = torch.tensor(counts, device=encoder_out.device)
+    encoded = joined_rows(rows)
+    counts = encoded.frame_counts
     log_probs: list[Tensor | None] = [None] * len(rows)
     with recognizer.recording_encoder.autocast():
         frame_head = recognizer.model.head.frame_head
         if frame_head is not None:
-            padded = without_nan(frame_head.log_probs(encoder_out)).cpu()
+            padded = without_nan(frame_head.log_probs(encoded.out)).cpu()
             log_probs = [row[:count] for row, count in zip(padded, counts, strict=True)]
         else:
-            without_nan(encoder_out)
+            without_nan(encoded.out)
         states = [stream.decoded for stream in streams]
-        hypotheses, states = streams[0].decode.step(encoder_out, lengths, states)
+        hypotheses, states = streams[0].decode.step(encoded, states)
     taken = zip(streams, hypotheses, states, counts, log_probs, strict=True)
     return [stream.take(*of_stream) for stream, *of_stream in taken]
 

@@ -163,7 +163,7 @@ class RecordingEncoder:
             return [torch.zeros(0, model.encoder.output_dim, device=model.device)] * len(batch)
         moved = batch.to(model.device)
         with self.autocast():
-            encoded = model(moved.features, moved.feature_lengths)
+            encoded = model.encode(moved)
         return [out[:length] for out, length in zip(encoded.out, encoded.lengths.tolist(), strict=True)]
 
 

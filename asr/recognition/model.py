@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor, nn
 
+from asr.data.batch import Batch
 from asr.data.dataset import Reference
 from asr.errors import InputError
 from asr.interfaces import Encoded, Encoder, Features, Head, Tokenizer
@@ -47,6 +48,13 @@ class Model(nn.Module):
                 "asr.encoder.stack.run_blocks applies taps and returns these outputs."
             )
         return encoded
+
+    def encode(self, batch: Batch) -> Encoded:
+        """Encode a batch, whose tensors are on the model's device; the numbers of frames stay known on the CPU."""
+        encoded = self(batch.features, batch.feature_lengths)
+        num_frames = tuple(map(self.encoder.output_lengths, batch.num_frames))
+        encoded_batch: Encoded = encoded._replace(conditions=batch.conditions, num_frames=num_frames)
+        return encoded_batch
 
     @property
     def reference(self) -> Reference:

@@ -1,12 +1,17 @@
 """The segments of many utterances, in groups that are decoded together."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from asr.data.batch import Rejected
 from asr.data.batch_plan import BatchBounds
 from asr.data.manifest import Utterance
 from asr.errors import AudioError
+from asr.interfaces import Encoded
 from asr.recognition.long_form import Segment, Segments
 
 
@@ -81,3 +86,10 @@ def together(pieces: Iterable[Piece], bounds: BatchBounds, frame_seconds: float)
             group, longest, number = [], 0.0, 0
     if group:
         yield group
+
+
+def joined_rows(rows: Sequence[Tensor]) -> Encoded:
+    """Pad the encoder's outputs for utterances or segments, (T', D) each, to a batch."""
+    encoder_out = pad_sequence([*rows], batch_first=True)
+    num_frames = tuple(map(len, rows))
+    return Encoded(encoder_out, torch.tensor(num_frames, device=encoder_out.device), {}, num_frames=num_frames)

@@ -15,18 +15,17 @@ from typing import cast, overload
 
 import torch
 from torch import Tensor
-from torch.nn.utils.rnn import pad_sequence
 
 from asr.data.batch import Rejected
 from asr.data.manifest import Utterance
 from asr.errors import AudioError, InputError, shown
-from asr.interfaces import Decoder, FrameHead, Hypothesis
+from asr.interfaces import Decoder, Encoded, FrameHead, Hypothesis
 from asr.recognition.chunks import pause_between, pause_in_blanks
 from asr.recognition.confidence import Calibration
 from asr.recognition.inference import INFERENCE, NO_NUMBERS, NOTHING, Inference, RecordingEncoder
 from asr.recognition.long_form import Segment, Segments, at_silences, in_chunks
 from asr.recognition.model import Model
-from asr.recognition.pieces import pieces_of, together
+from asr.recognition.pieces import joined_rows, pieces_of, together
 from asr.recognition.recordings import Recording, as_utterances, is_single
 from asr.recognition.timing import with_times, word_times
 from asr.recognition.transcript import Alternative, Transcript, Word
@@ -98,15 +97,15 @@ class Recognizer:
         with self.recording_encoder.autocast():
             return without_nan(self.frame_head.log_probs(encoder_out[None])[0].cpu())
 
-    def hypotheses(self, encoder_out: Tensor, lengths: Tensor) -> list[list[Hypothesis]]:
-        """Decode encoder_out (B, T', D) with lengths (B,); return each utterance's hypotheses, best first."""
-        return self.search(self.evidence(encoder_out, lengths))
+    def hypotheses(self, encoded: Encoded) -> list[list[Hypothesis]]:
+        """Decode the output of the encoder; return each utterance's hypotheses, best first."""
+        return self.search(self.evidence(encoded))
 
     @torch.inference_mode()
-    def evidence(self, encoder_out: Tensor, lengths: Tensor) -> object:
-        """Compute the input of the decoder's search from encoder_out (B, T', D) with lengths (B,)."""
+    def evidence(self, encoded: Encoded) -> object:
+        """Compute the input of the decoder's search."""
         with self.recording_encoder.autocast():
-            return self.decode.evidence(encoder_out, lengths)
+            return self.decode.evidence(encoded)
 
     @torch.inference_mode()
     def search(self, evidence: object, values: Mapping[str, float] = OWN_VALUES) -> list[list[Hypothesis]]:
@@ -292,8 +291,7 @@ class Recognizer:
         """Return the frame of a pause in encoder_out (T', D); without a frame head, the decoder finds the pause."""
         if self.model.head.frame_head is not None:
             return pause_in_blanks(self.log_probs(encoder_out))
-        length = torch.tensor([len(encoder_out)], device=encoder_out.device)
-        [[best, *_]] = self.hypotheses(encoder_out[None], length)
+        [[best, *_]] = self.hypotheses(joined_rows([encoder_out]))
         return pause_between(best.frames or [], len(encoder_out))
 
     def transcript(
@@ -353,18 +351,17 @@ class Recognizer:
     def _decoded(self, rows: Sequence[Tensor], values: Mapping[str, float]) -> list[list[Hypothesis]]:
         if not rows:
             return []
-        encoder_out = pad_sequence([*rows], batch_first=True)
+        encoded = joined_rows(rows)
 
         @cache
         def log_probs() -> Tensor:
             with self.recording_encoder.autocast():
-                return without_nan(self.frame_head.log_probs(encoder_out))
+                return without_nan(self.frame_head.log_probs(encoded.out))
 
-        without_nan(encoder_out)
+        without_nan(encoded.out)
         if "frame_head" in self.decode.needs:
             log_probs()
-        lengths = torch.tensor([len(row) for row in rows], device=encoder_out.device)
-        hypotheses = self.search(self.evidence(encoder_out, lengths), values)
+        hypotheses = self.search(self.evidence(encoded), values)
 
         def frames_of(number: int) -> Tensor:
             return log_probs()[number, : len(rows[number])]

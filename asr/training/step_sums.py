@@ -109,12 +109,13 @@ class StepBatches:
         not_finite = [pair for pair in self.batches if not bool(pair[1].isfinite().all())]
         folder.mkdir(parents=True, exist_ok=True)
         for number, (batch, losses) in enumerate(not_finite or self.batches):
+            on_cpu = batch.to("cpu")
             contents = {
                 "ids": [utterance.id for utterance in batch.utterances],
-                "features": batch.features.cpu(),
-                "feature_lengths": batch.feature_lengths.cpu(),
-                "tokens": batch.tokens.cpu(),
-                "token_lengths": batch.token_lengths.cpu(),
+                "features": on_cpu.features,
+                "feature_lengths": on_cpu.feature_lengths,
+                **on_cpu.targets,
+                "conditions": on_cpu.conditions,
                 "losses": losses.cpu(),
             }
             write_whole(folder / f"{name}-{number}.pt", lambda file, contents=contents: torch.save(contents, file))  # type: ignore[misc]

@@ -142,8 +142,8 @@ class RecognitionTask(pl.LightningModule):
         self.batch = batch
         if len(batch) == 0:
             return {"loss": self._stand_in()}
-        encoded = self.model(batch.features, batch.feature_lengths)
-        return self.model.head.losses(encoded, batch.tokens, batch.token_lengths)
+        encoded = self.model.encode(batch)
+        return self.model.head.losses(encoded, batch.targets)
 
     def on_train_start(self) -> None:
         """Start the clock of the first step, so that the time of the setup does not count."""
@@ -254,9 +254,9 @@ class RecognitionTask(pl.LightningModule):
         self._valid.rejected += batch.rejected
         if len(batch) == 0:
             return
-        encoded = self.model(batch.features, batch.feature_lengths)
-        losses = self.model.head.losses(encoded, batch.tokens, batch.token_lengths)
-        nbests = self._recognizer.hypotheses(encoded.out, encoded.lengths)
+        encoded = self.model.encode(batch)
+        losses = self.model.head.losses(encoded, batch.targets)
+        nbests = self._recognizer.hypotheses(encoded)
         hypotheses = [self._recognizer.text(best) for best, *_ in nbests]
         references = [utterance.text for utterance in batch.utterances]  # normalised when the manifest was read
         texts = zip(map(self.model.scored_by, references), map(self.model.scored_by, hypotheses), strict=True)
