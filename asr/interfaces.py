@@ -228,6 +228,8 @@ class Encoded(NamedTuple):
         blocks: output of each tapped block before its tap changed it; its frames can differ from those of `out`.
         conditions: ids of labels of the utterances, such as their language, by name, (B,) each.
         num_frames: the lengths on the CPU; None: not known without waiting for the device.
+        log_probs: output of the head's frame head for `out`, (B, T', V), where it is computed once for several readers;
+            None: each reader computes it.
     """
 
     out: Tensor
@@ -235,11 +237,16 @@ class Encoded(NamedTuple):
     blocks: Mapping[int, "Encoded"]
     conditions: Mapping[str, Tensor] = {}  # a dict, because torch.export does not know a mapping proxy
     num_frames: tuple[int, ...] | None = None
+    log_probs: Tensor | None = None
 
     @property
     def frame_counts(self) -> tuple[int, ...]:
         """The lengths on the CPU; without `num_frames`, this waits for the device."""
         return tuple(self.lengths.tolist()) if self.num_frames is None else self.num_frames
+
+    def log_probs_by(self, compute: Callable[[Tensor], Tensor]) -> Tensor:
+        """Return log_probs (B, T', V); `compute`, the frame head's, is called if they are not computed yet."""
+        return compute(self.out) if self.log_probs is None else self.log_probs
 
 
 Taps = Mapping[int, Tap]

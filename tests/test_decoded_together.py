@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from asr.build import build_features, build_recognizer, build_tokenizer
 from asr.data.batch_plan import BatchBounds
 from asr.data.manifest import Utterance
 from asr.errors import AudioError
@@ -17,6 +18,7 @@ from asr.recognition.inference import Inference
 from asr.recognition.long_form import Segment
 from asr.recognition.pieces import Piece, together
 from asr.recognition.recognizer import Recognizer
+from tests.conftest import resolved
 from tests.listener import listener
 from tests.tones import SAMPLE_RATE, speak
 
@@ -175,3 +177,18 @@ def test_an_error_of_the_next_batch_does_not_lose_the_batch_before_it() -> None:
     assert next(found) == 4
     with pytest.raises(RuntimeError, match="memory"):
         next(found)
+
+
+@pytest.mark.parametrize("decode", ["greedy", "beam"])
+def test_the_log_probs_of_a_batch_are_computed_once(decode: str) -> None:
+    config = resolved("encoder=conformer_xs", "head=ctc", f"decode={decode}")
+    tokenizer, features = build_tokenizer(config), build_features(config)
+    tokenizer.fit(["abcdef "])
+    recognizer = build_recognizer(config, tokenizer, features)
+    shapes: list[tuple[int, ...]] = []
+    recognizer.model.head.linear.register_forward_hook(lambda _, given, out: shapes.append(tuple(out.shape[:2])))  # type: ignore[union-attr, operator]
+    dim = recognizer.model.encoder.output_dim
+    first, second = recognizer.decoded([torch.randn(9, dim), torch.randn(5, dim)])
+    assert not isinstance(first, AudioError)
+    assert not isinstance(second, AudioError)
+    assert shapes == [(2, 9)]

@@ -67,7 +67,7 @@ class Beam:
 
     def evidence(self, encoded: Encoded) -> list[list[Frame]]:
         """Find the tokens to try in each frame of each utterance."""
-        log_probs = self._log_probs(encoded.out)  # (B, T', V)
+        log_probs = encoded.log_probs_by(self._log_probs)  # (B, T', V)
         values, tokens = log_probs.topk(self.tokens_per_frame, dim=-1)  # (B, T', N), most likely token first
         counts = (values >= values[..., :1].clamp(max=self.token_threshold)).sum(dim=-1)  # (B, T')
         width = max(counts.flatten().tolist(), default=0)

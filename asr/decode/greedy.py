@@ -30,7 +30,7 @@ class Greedy:
 
     def evidence(self, encoded: Encoded) -> tuple[Tensor, Tensor, Tensor]:
         """Return the best token's log-probability and id in each frame, (B, T') each, and the numbers of frames."""
-        best, paths = self._log_probs(encoded.out).max(dim=-1)  # (B, T')
+        best, paths = encoded.log_probs_by(self._log_probs).max(dim=-1)  # (B, T')
         return best, paths, encoded.lengths
 
     def search(self, evidence: tuple[Tensor, Tensor, Tensor]) -> list[list[Hypothesis]]:

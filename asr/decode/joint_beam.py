@@ -150,7 +150,7 @@ class JointBeam:
 
     def evidence(self, encoded: Encoded) -> list[JointEvidence]:
         """Return encoder output and CTC log_probs of each utterance."""
-        log_probs = self._head.frame_head.log_probs(encoded.out).cpu()
+        log_probs = encoded.log_probs_by(self._head.frame_head.log_probs).cpu()
         cut = zip(encoded.out, log_probs, encoded.frame_counts, strict=True)
         return [JointEvidence(out[:length], values[:length]) for out, values, length in cut]
 

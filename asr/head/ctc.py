@@ -51,7 +51,7 @@ class CTC(nn.Module):
         Returns:
             "loss", (B,), without normalisation by length.
         """
-        return {"loss": ctc_loss(self.log_probs(encoded.out), encoded.lengths, targets)}
+        return {"loss": ctc_loss(encoded.log_probs_by(self.log_probs), encoded.lengths, targets)}
 
     @staticmethod
     def min_frames(tokens: list[int]) -> int:

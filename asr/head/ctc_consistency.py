@@ -53,7 +53,7 @@ class CTCConsistency(nn.Module):
         """
         num_utterances = len(targets["tokens"])
         views = len(encoded.out) // num_utterances
-        log_probs = self.ctc.log_probs(encoded.out)  # (views * B, T', V)
+        log_probs = encoded.log_probs_by(self.ctc.log_probs)  # (views * B, T', V)
         by_view = ctc_loss(
             log_probs, encoded.lengths, {name: torch.cat([target] * views) for name, target in targets.items()}
         )

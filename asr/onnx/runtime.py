@@ -66,7 +66,7 @@ class LogProbs:
 
     def losses(self, encoded: Encoded, targets: Targets) -> dict[str, Tensor]:
         """Compute -log p(tokens) of each utterance, (B,)."""
-        return {"loss": ctc_loss(self.log_probs(encoded.out), encoded.lengths, targets)}
+        return {"loss": ctc_loss(encoded.log_probs_by(self.log_probs), encoded.lengths, targets)}
 
     def cells(self, frames: Lengths, tokens: Lengths) -> Lengths:
         """Return the number of elements of log_probs."""

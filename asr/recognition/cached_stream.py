@@ -294,8 +294,9 @@ def decode_chunks(streams: Sequence[CachedStream], rows: Sequence[Tensor]) -> li
     with recognizer.recording_encoder.autocast():
         frame_head = recognizer.model.head.frame_head
         if frame_head is not None:
-            padded = without_nan(frame_head.log_probs(encoded.out)).cpu()
-            log_probs = [row[:count] for row, count in zip(padded, counts, strict=True)]
+            padded = without_nan(frame_head.log_probs(encoded.out))
+            encoded = encoded._replace(log_probs=padded)
+            log_probs = [row[:count] for row, count in zip(padded.cpu(), counts, strict=True)]
         else:
             without_nan(encoded.out)
         states = [stream.decoded for stream in streams]

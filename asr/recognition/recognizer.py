@@ -360,7 +360,7 @@ class Recognizer:
 
         without_nan(encoded.out)
         if "frame_head" in self.decode.needs:
-            log_probs()
+            encoded = encoded._replace(log_probs=log_probs())
         hypotheses = self.search(self.evidence(encoded), values)
 
         def frames_of(number: int) -> Tensor:

@@ -255,6 +255,11 @@ class RecognitionTask(pl.LightningModule):
         if len(batch) == 0:
             return
         encoded = self.model.encode(batch)
+        frame_head = self.model.head.frame_head
+        if frame_head is not None:
+            log_probs = frame_head.log_probs(encoded.out)
+            self._valid.add_frames(log_probs, encoded.lengths)
+            encoded = encoded._replace(log_probs=log_probs)
         losses = self.model.head.losses(encoded, batch.targets)
         nbests = self._recognizer.hypotheses(encoded)
         hypotheses = [self._recognizer.text(best) for best, *_ in nbests]
@@ -263,8 +268,6 @@ class RecognitionTask(pl.LightningModule):
         errors = [count_errors(*pair) for pair in texts]
         self._valid.add(total(errors), losses["loss"], batch.token_lengths)
         self._valid.of_manifests.add(batch.utterances, losses["loss"], batch.token_lengths, errors)
-        if self.model.head.frame_head is not None:
-            self._valid.add_frames(self.model.head.frame_head.log_probs(encoded.out), encoded.lengths)
         step = self.global_step
         self._valid.samples += [
             ValidationSample(step, epoch_of(self, step), utterance.id, *texts)
