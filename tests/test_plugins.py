@@ -149,13 +149,15 @@ def test_a_plugin_cannot_replace_a_yaml_file(tmp_path: Path, monkeypatch: pytest
         plugins.use(["shadowing"])
 
 
-def test_a_plugin_cannot_replace_a_component(importable: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    place = importable / "mylab" / "speech" / "head" / "ctc.py"
+def test_a_plugin_cannot_replace_a_component(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    place = tmp_path / "shadowing" / "head" / "ctc.py"
+    place.parent.mkdir(parents=True)
     place.write_text("class CTC: pass\n")
-    plugins.use([PLUGIN])
-    with refused(InputError, f"head.name ... ctc ... asr ... {PLUGIN}"):
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(plugins, "_named", {})
+    plugins.use(["shadowing"])
+    with refused(InputError, "head.name ... ctc ... asr ... shadowing"):
         build.component("head", {"name": "ctc"})
-    place.unlink()
 
 
 @pytest.mark.parametrize("name", ["nowhere_to_be_found", "json.decoder", "asr.head", "../mylab", "a;b"])
@@ -175,5 +177,6 @@ def test_plugins_are_found_in_overrides_and_in_the_experiment(tmp_path: Path) ->
     (tmp_path / "experiment").mkdir()
     (tmp_path / "experiment" / "ours.yaml").write_text("# @package _global_\nplugins: [mylab.speech]\n")
     assert plugins_named(["plugins=[a.b, c]", "seed=1"]) == ["a.b", "c"]
-    assert plugins_named(["--config-dir", str(tmp_path), "experiment=ours"]) == [PLUGIN]
+    for option in (["--config-dir", str(tmp_path)], [f"--config-dir={tmp_path}"]):
+        assert plugins_named([*option, "experiment=ours"]) == [PLUGIN]
     assert plugins_named(["experiment=digits"]) == []

@@ -161,7 +161,8 @@ def plugins_named(arguments: Sequence[str]) -> list[str]:
     """Return the plugins that overrides, or the experiments that they choose, name: needed before the composition."""
     import yaml
 
-    folders = [CONF, *(Path(value) for option, value in pairwise(arguments) if option in ("--config-dir", "-cd"))]
+    words = [word for argument in arguments for word in re.split("(?<=^--config-dir)=", argument)]
+    folders = [CONF, *(Path(value) for option, value in pairwise(words) if option in ("--config-dir", "-cd"))]
     given = [argument.partition("=")[2] for argument in arguments if argument.lstrip("+").startswith("plugins=")]
     for argument in arguments:
         if argument.lstrip("+").startswith("experiment="):
