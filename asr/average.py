@@ -25,6 +25,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         prog="python -m asr.average",
         description="Write a bundle whose weights are the average of several checkpoints of a run.",
     )
+    parser.add_plugins()
     parser.add_argument("sources", metavar="RUN_DIR|CHECKPOINT", nargs="+", help="a run folder, or .ckpt files")
     parser.add_argument(
         "--output-dir",

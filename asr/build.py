@@ -4,7 +4,7 @@ import importlib
 import inspect
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, get_args
@@ -21,12 +21,11 @@ from asr.language_model.token_histories import TokenHistories
 from asr.recognition.confidence import UNCALIBRATED, Calibration
 from asr.recognition.model import Model
 from asr.recognition.recognizer import Recognizer
+from asr.settings.plugins import homes, plugin_of
 from asr.settings.rule import Rule, one_of
 from asr.text.normalize import get_normalizer
 
 Config = Mapping[str, Any]
-
-HERE = Path(__file__).parent
 
 MODEL_KEYS = ("normalizer", "tokenizer", "features", "encoder", "head", "decode")  # sections of a config in a bundle
 BYTES_TRAINED = 16  # per parameter in training, in float32: weight, gradient, and two values of the optimizer's state
@@ -217,12 +216,12 @@ def check_token_model(config: Config) -> None:
 def component(group: str, config: Config, where: str = "") -> partial[Any]:
     """Find the class that a config names and bind its settings; the caller passes the positional arguments.
 
-    `group` and `config["name"]` name the file `asr/<group>/<name>.py`. The class is defined there and is named after
-    the file, or after file and folder (head/predictor/gru.py: GRUPredictor). A setting that is itself a component's
-    config, such as `norm: {name: layer_norm, ...}` in group `encoder`, is resolved in the group `encoder/norm` and
-    bound as a callable.
+    `group` and `config["name"]` name the file `<group>/<name>.py` of asr, or of a plugin that the command names.
+    The class is defined there and is named after the file, or after file and folder (head/predictor/gru.py:
+    GRUPredictor). A setting that is itself a component's config, such as `norm: {name: layer_norm, ...}` in group
+    `encoder`, is resolved in the group `encoder/norm` and bound as a callable.
 
-    A bundle's config may come from an untrusted source: it can only name files in asr/<group>.
+    A bundle's config may come from an untrusted source: it can only name files in <group> of these packages.
 
     Args:
         group: group of the component.
@@ -245,7 +244,9 @@ def component(group: str, config: Config, where: str = "") -> partial[Any]:
         raise InputError(f"{must}; {'; '.join(wrong)}.")
     wraps = getattr(cls, "wraps", "")  # name of the setting that contains another component of this group
     kinds = {key: f"{group}/{key}" for key, value in settings.items() if isinstance(value, Mapping)}
-    kinds |= {key: f"{group}/{key}" for key in settings if (HERE / group / key).is_dir()}
+    kinds |= {
+        key: f"{group}/{key}" for key in settings if any((home.folder / group / key).is_dir() for home in homes())
+    }
     nested = {key: component(kind, settings[key]) for key, kind in kinds.items() if key != wraps}
     if wraps:
         inner = settings[wraps]
@@ -256,6 +257,26 @@ def component(group: str, config: Config, where: str = "") -> partial[Any]:
     for key, rule in rules(cls).items():
         rule.check(f"{where}.{key}", settings[key])
     return partial(cls, **settings | nested)
+
+
+def plugins_of(config: Config, groups: Iterable[str]) -> list[str]:
+    """List the plugins whose components the sections of a config name; a config without these sections has none.
+
+    Raises:
+        InputError: a component cannot be found, or a setting is invalid.
+    """
+    if len(homes()) == 1:
+        return []
+    chosen = [component(group, config[group]) for group in groups if isinstance(config.get(group), Mapping)]
+    return sorted({plugin for make in chosen for module in _modules(make) if (plugin := plugin_of(module))})
+
+
+def _modules(make: "partial[Any]") -> Iterator[str]:
+    """Yield the modules of a component and of its parts."""
+    yield make.func.__module__
+    for value in make.keywords.values():
+        if isinstance(value, partial):
+            yield from _modules(value)
 
 
 def rules(cls: Callable[..., Any]) -> dict[str, Rule]:
@@ -271,22 +292,28 @@ def rules_of(group: str, name: str) -> dict[str, Rule]:
 
 
 def find_class(group: str, name: object) -> Callable[..., Any]:
-    """Return the class of the component asr/<group>/<name>.py.
+    """Return the class of the component <group>/<name>.py of asr or of a plugin.
 
     Raises:
-        InputError: the component does not exist.
+        InputError: the component does not exist, or several packages have a component of this name.
     """
-    folder = HERE / group
     dotted = group.replace("/", ".")
     parts = [*group.split("/"), name]
     safe = all(isinstance(part, str) and re.fullmatch(r"[a-z][a-z0-9_]{,99}", part) for part in parts)
-    if not safe or not (folder / f"{name}.py").is_file():
-        names = ", ".join(sorted(file.stem for file in folder.glob("[a-z]*.py"))) if folder.is_dir() else "none"
-        raise InputError(f"{dotted}.name must be a file in asr/{group} ({names}); got {shown(name)}.")
-    module = importlib.import_module(f"asr.{dotted}.{name}")
-    stem, group_name = str(name).replace("_", ""), folder.name.replace("_", "")
+    places = [home for home in homes() if safe and (home.folder / group / f"{name}.py").is_file()]
+    if not places:
+        files = (file for home in homes() for file in (home.folder / group).glob("[a-z]*.py"))
+        names = ", ".join(sorted(file.stem for file in files)) or "none"
+        where = " or ".join([f"asr/{group}", *(f"{home.package}.{dotted}" for home in homes()[1:])])
+        raise InputError(f"{dotted}.name must be a file in {where} ({names}); got {shown(name)}.")
+    if len(places) > 1:
+        both = " and ".join(home.package for home in places)
+        raise InputError(f"{dotted}.name must be in one package; {name} is in {both}. Rename the plugin's file.")
+    module = importlib.import_module(f"{places[0].package}.{dotted}.{name}")
+    stem, group_name = str(name).replace("_", ""), group.rpartition("/")[2].replace("_", "")
     for cls in vars(module).values():
         named_like_file = isinstance(cls, type) and cls.__name__.lower() in (stem, stem + group_name)
         if named_like_file and cls.__module__ == module.__name__:
             return cls
-    raise InputError(f"{dotted}.name must be a component; asr/{group}/{name}.py only defines parts of components.")
+    file = module.__name__.replace(".", "/") + ".py"
+    raise InputError(f"{dotted}.name must be a component; {file} only defines parts of components.")

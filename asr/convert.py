@@ -25,6 +25,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "or a Parakeet of transformers. With --to nemo, convert a bundle to NeMo; with --to huggingface, convert a "
         "bundle whose encoder is a Fast Conformer to transformers.",
     )
+    parser.add_plugins()
     model = (
         "a .nemo archive, a folder of its files or of transformers' files, or hf://OWNER/NAME[@REVISION]; with --to: "
         "a bundle"

@@ -109,7 +109,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("-o", "--output", metavar="FOLDER", type=Path, required=True, help=output)
     parser.add_argument("--to", choices=(ONNX, HUGGING_FACE), default=ONNX, help="format of the export (default onnx)")
     decode = "decoder of the exported model for asr's commands, instead of the model's own"
-    parser.add_argument("--decode", choices=DECODERS, metavar="NAME", help=f"{decode}: {', '.join(DECODERS)}")
+    parser.add_argument("--decode", metavar="NAME", help=f"{decode}: {', '.join(DECODERS)}")
     audio = "recordings on which programs and model are compared, in addition to synthetic audio (first 30 s of each)"
     quantize = ", ".join(f"{name}: {about}" for name, about in SMALLER.items())
     parser.add_argument("--quantize", choices=SMALLER, help=f"quantise the programs; {quantize}")

@@ -105,6 +105,7 @@ def _parser() -> argparse.ArgumentParser:
         prog="python -m asr.ngram",
         description="Build an n-gram language model, with modified Kneser-Ney smoothing, as an ARPA file.",
     )
+    parser.add_plugins()
     parser.add_argument(
         "texts",
         metavar="TEXT",

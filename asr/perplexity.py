@@ -59,6 +59,7 @@ def _read_options(arguments: Sequence[str] | None) -> argparse.Namespace:
         "95 % interval (bootstrap over sentences). The end of a sentence counts as a word, as in KenLM.",
     )
     parser.add_argument("model", metavar="MODEL", help="recogniser whose normaliser and tokenizer are used")
+    parser.add_plugins()
     parser.add_argument("lm", metavar="LM", help="model of asr.train_lm, or of asr.ngram --tokens MODEL")
     parser.add_argument("texts", metavar="TEXT", nargs="+", help="one sentence per line, also .gz; or a manifest")
     parser.add_argument(

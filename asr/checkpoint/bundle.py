@@ -17,12 +17,13 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from asr.build import MODEL_KEYS
+from asr.build import MODEL_KEYS, plugins_of
 from asr.checkpoint.formats import FORMAT, KEY, of_today
 from asr.errors import InputError, one_line, reason_of, shown
 from asr.language_model.arpa import HEAD_BYTES, is_arpa
 from asr.language_model.stored import is_token_model, read_token_model, token_model_file
 from asr.onnx.names import NETS, ONNX, OPENED
+from asr.settings import plugins
 from asr.system.files import UNFINISHED, real, sync_folder
 from asr.system.learnt import MAX_BYTES, parse_json
 
@@ -353,6 +354,7 @@ def write_texts(folder: Path, bundle: Bundle) -> None:
     """Write all files of a bundle except its weights."""
     config = {
         KEY: FORMAT,
+        **recorded_plugins(bundle.config),
         **with_attached(bundle.config, {key: attached_name(key, path) for key, path in bundle.attached.items()}),
     }
     (folder / CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
@@ -391,7 +393,14 @@ def checked_config(config: Any, where: Path) -> dict[str, Any]:
         raise InputError(f"{where}: a model's config must have the keys {', '.join(MODEL_KEYS)}.")
     if not isinstance(config["decode"], dict):
         raise InputError(f"{where}: decode must be a mapping with the key `name`; got {shown(config['decode'])}.")
-    return of_today(config, where)
+    plugins.check_named(config.get(plugins.KEY, []), where)
+    return of_today({key: value for key, value in config.items() if key != plugins.KEY}, where)
+
+
+def recorded_plugins(config: Mapping[str, Any]) -> dict[str, list[str]]:
+    """Return the entry of a stored config that names the plugins of its components; {} if asr alone can build them."""
+    packages = plugins_of(config, (*MODEL_KEYS, "adapter"))
+    return {plugins.KEY: packages} if packages else {}
 
 
 def why_not_loaded(error: Exception) -> str:

@@ -23,6 +23,7 @@ from asr.checkpoint.bundle import (
     read_bundle,
     read_config,
     read_exported,
+    recorded_plugins,
     replace_bundle,
     why_not_loaded,
     with_attached,
@@ -240,7 +241,7 @@ def checkpoint_extra(
     """
     adapter = {} if base is None else {ADAPTER: config[ADAPTER], BASE: dict(base)}
     return {
-        "config": {KEY: FORMAT, **{key: config[key] for key in keys}, **adapter},
+        "config": {KEY: FORMAT, **recorded_plugins(config), **{key: config[key] for key in keys}, **adapter},
         "files": {name: _to_tensor(content) for name, content in files.items()},
     }
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from asr.cli.command import LINE_SECONDS, decoder, finite, load_model, progress_bar
 from asr.errors import InputError
+from asr.settings.plugins import use
 from asr.text.numbers import counted, duration
 
 if TYPE_CHECKING:
@@ -142,6 +143,7 @@ def _load_same(options: argparse.Namespace, check: "Callable[[Recognizer], None]
     """Load the model in a worker process, which may be on another machine."""
     from asr.bulk.fingerprints import model_fingerprint
 
+    use(options.plugin, "--plugin")  # the driver has parsed the options, not this process
     if model_fingerprint(options.model, options.base, decoder(options)) != expected:
         raise InputError(f"MODEL must be identical on all machines of the cluster; {options.model} differs here.")
     recognizer = load_model(options)

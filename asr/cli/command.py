@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from asr.cli.parser import CommandParser
 from asr.errors import InputError, StoreError, is_out_of_memory
-from asr.settings.conf import CONF
-from asr.settings.rule import WORKERS
+from asr.settings import conf
+from asr.settings.rule import WORKERS, one_of
 from asr.system.files import NO_ROOM
 from asr.system.processes import INTERRUPTED, reader_has_gone, spin_briefly
 from asr.text.numbers import duration
@@ -31,7 +31,7 @@ MODELS = "a run folder, a bundle, a .ckpt, or a folder of asr.export"
 PRECISION_HELP = "type of matrix products (default float32); in 16 bits, other recordings in a batch may affect a text"
 LINE_SECONDS = 10.0  # time between two lines of progress, if no progress bar is shown
 SHORTEST_CHUNK = 1.0  # seconds; shorter chunks contain no complete words
-DECODERS = sorted(file.stem for file in (CONF / "decode").glob("*.yaml"))
+DECODERS = conf.names("decode")  # of asr itself; plugins may have others
 FUSION_OPTIONS = (  # options for settings of decode.fusion
     *("lm", "lm_unit", "lm_weight", "word_insertion_bonus", "unknown_score", "spelling"),
     *("lexicon", "hotwords", "hotword_score"),
@@ -44,7 +44,7 @@ def model_parser(
     description: str,
     model: str = MODELS,
     workers: bool = True,
-) -> argparse.ArgumentParser:
+) -> CommandParser:
     """Make a parser with the argument MODEL and the options of inference; `workers` adds --num-workers."""
     parser = CommandParser(prog=f"python -m asr.{command}", description=description)
     parser.add_argument("model", metavar="MODEL", help=model)
@@ -65,14 +65,15 @@ def model_parser(
     return parser
 
 
-def add_base(parser: argparse.ArgumentParser, required: bool = False) -> None:
-    """Add the option for the base model of an adapter."""
+def add_base(parser: CommandParser, required: bool = False) -> None:
+    """Add the options for the base model of an adapter, and for plugins."""
     parser.add_argument(
         "--base",
         metavar="MODEL",
         required=required,
         help="base of an adapter (adapter=lora): the model that was its init.from in training",
     )
+    parser.add_plugins()
 
 
 def add_decoding(parser: argparse.ArgumentParser) -> None:
@@ -82,7 +83,7 @@ def add_decoding(parser: argparse.ArgumentParser) -> None:
     lexicon = "allow only these words: the first word of each line (the rest, such as a pronunciation, is ignored), or "
     lexicon += "the words of an ARPA file"
     implied = "with a greedy decoder, the following options imply beam search"
-    search.add_argument("--decode", choices=DECODERS, metavar="NAME", help=f"{names}; {implied}")
+    search.add_argument("--decode", metavar="NAME", help=f"{names}; {implied}")
     search.add_argument("--beam", type=int, metavar="N", help="number of hypotheses in the beam")
     search.add_argument("--lm", metavar="FILE", help="language model: ARPA, KenLM's binary, or a model of asr.train_lm")
     search.add_argument(
@@ -172,6 +173,8 @@ def decoder(options: argparse.Namespace) -> dict[str, Any]:
     rescoring = {key: getattr(options, key) for key in RESCORING_OPTIONS if getattr(options, key, None) is not None}
     given = {**({} if beam is None else {"beam": beam}), **rescoring, **fusion}
     name = getattr(options, "decode", None)
+    if name is not None:
+        one_of(*conf.names("decode")).check("--decode", name)
     if name and name.endswith("greedy") and given:
         raise InputError(
             f"--decode {name} has no settings; leave out {', '.join(map(_named, given))} or --decode {name}."

@@ -1,6 +1,6 @@
 """Load recognisers from a path, or from an address on a hub."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +10,7 @@ from asr.checkpoint import load
 from asr.errors import InputError, shown
 from asr.interchange.hub import path_of
 from asr.recognition.recognizer import Recognizer
+from asr.settings.plugins import NAMES, use
 
 
 def load_recognizer(
@@ -17,6 +18,7 @@ def load_recognizer(
     device: str | torch.device = "cpu",
     decode: str | Mapping[str, Any] | None = None,
     base: str | Path | None = None,
+    plugins: Sequence[str] = (),
 ) -> Recognizer:
     """Load a recogniser.
 
@@ -28,10 +30,14 @@ def load_recognizer(
             `{"name": "beam", "fusion": {"lm": "a.arpa"}}`. Settings without a name change the model's decoder. The
             defaults for the settings of another decoder are in conf/decode.
         base: model to which an adapter belongs; a path or an address, like `model`.
+        plugins: packages outside of asr that contain components of the model, such as ["mylab.speech"]. Their code
+            runs, so name only packages that you trust. They stay in use until the process ends.
 
     Raises:
         InputError: the model does not exist, is damaged, or needs a part that asr does not have.
     """
+    NAMES.check("plugins", list(plugins) if isinstance(plugins, tuple) else plugins)
+    use(plugins)
     settings = {"name": decode} if isinstance(decode, str) else decode
     if not isinstance(settings, Mapping | None):
         raise InputError(f"decode must be the name of a decoder, or a mapping of its settings; got {shown(decode)}.")

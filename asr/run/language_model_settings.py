@@ -14,6 +14,7 @@ from asr.run.settings import (
     TrainerSettings,
     check_sections,
 )
+from asr.settings.plugins import NAMES
 from asr.settings.read import REST, read
 from asr.settings.rule import PATH, TEXT, THREADS, whole
 
@@ -27,6 +28,7 @@ class LanguageModelSettings:
     Args:
         text: section.
         components: the sections of the components, by name; only asr.build reads them.
+        plugins: packages outside of asr that contain components.
         recognizer: recogniser whose normaliser and tokenizer convert the texts to tokens.
         seed: seed of all random numbers.
         run_dir: folder of the run.
@@ -40,6 +42,7 @@ class LanguageModelSettings:
 
     text: TextSettings
     components: Annotated[Mapping[str, Any], REST]
+    plugins: Annotated[list[str], NAMES]
     recognizer: Annotated[str, TEXT]
     seed: Annotated[int, whole(0, 2**32 - 1)]
     run_dir: Annotated[str, PATH]

@@ -10,6 +10,7 @@ from asr.checkpoint.saved import SELECTIONS
 from asr.data.settings import CorpusSettings, DataSettings
 from asr.data.training_set import RunBounds
 from asr.errors import InputError
+from asr.settings.plugins import NAMES
 from asr.settings.read import REST, Key, read
 from asr.settings.rule import (
     BOUND,
@@ -213,6 +214,7 @@ class RunSettings:
     Args:
         corpus: section.
         components: the sections of the components, by name; only asr.build reads them.
+        plugins: packages outside of asr that contain components.
         seed: seed of all random numbers.
         run_dir: folder of the run.
         num_threads: number of threads of the training process on a CPU.
@@ -231,6 +233,7 @@ class RunSettings:
 
     corpus: CorpusSettings
     components: Annotated[Mapping[str, Any], REST]
+    plugins: Annotated[list[str], NAMES]
     seed: Annotated[int, whole(0, 2**32 - 1)]
     run_dir: Annotated[str, FOLDER]
     num_threads: Annotated[int, THREADS]

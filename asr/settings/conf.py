@@ -1,12 +1,12 @@
-"""Default settings, read from the files in conf/."""
+"""Default settings, read from the files in conf/ of asr and of the plugins."""
 
 from pathlib import Path
 from typing import Any
 
+from asr.settings.plugins import OURS, homes
 from asr.settings.rule import one_of
 
-HERE = Path(__file__).parent.parent  # folder of the package
-CONF = HERE / "conf" if (HERE / "conf").is_dir() else HERE.parent / "conf"  # in a wheel, conf/ is inside the package
+CONF = OURS.conf
 
 DECODER = "override /decode@_global_.decode"  # in the defaults of a head's file: the decoder that the head selects
 
@@ -22,7 +22,12 @@ def run_defaults() -> dict[str, Any]:
 
 def names(group: str) -> list[str]:
     """List the files of conf/<group>, without their suffix."""
-    return sorted(file.stem for file in (CONF / group).glob("*.yaml"))
+    return sorted(path.stem for path in files(group))
+
+
+def files(group: str) -> list[Path]:
+    """List the files of conf/<group> of asr and of the plugins."""
+    return [path for home in homes() for path in sorted((home.conf / group).glob("*.yaml"))]
 
 
 def greedy_decoder(head: str) -> str:
@@ -58,5 +63,6 @@ def _read(group: str, name: str) -> tuple[dict[str, Any], list[dict[str, str]]]:
     import yaml
 
     one_of(*names(group)).check(f"{group}.name", name)
-    settings: dict[str, Any] = yaml.safe_load((CONF / group / f"{name}.yaml").read_text(encoding="utf-8"))
+    path = next(path for path in files(group) if path.stem == name)
+    settings: dict[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8"))
     return settings, [entry for entry in settings.pop("defaults", []) if isinstance(entry, dict)]

@@ -11,11 +11,14 @@ from dataclasses import replace
 from difflib import get_close_matches
 from functools import partial
 from importlib.metadata import PackageNotFoundError, distribution
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from asr.errors import InputError, StoreError, how_to_install
-from asr.settings.conf import CONF
+from asr.settings.conf import CONF, files, names
+from asr.settings.plugins import NAMES as NAMES_OF_PLUGINS
+from asr.settings.plugins import homes, use
 from asr.settings.rule import ONLY_IN_QUOTES
 from asr.storage.location import without_secrets
 from asr.system.files import NO_ROOM
@@ -95,6 +98,7 @@ def experiment_command(command: Command, root: str = "train", read: Reader = rea
             return
         try:
             check_sweep_packages(sys.argv[1:])
+            use(plugins_named(sys.argv[1:]))
             sys.argv[1:] = readable_arguments(sys.argv[1:], root)
         except InputError as error:
             sys.exit(f"error: {error}")
@@ -103,6 +107,7 @@ def experiment_command(command: Command, root: str = "train", read: Reader = rea
         import hydra
         from hydra.errors import CompactHydraException
 
+        search_plugins()
         os.environ.setdefault("HYDRA_FULL_ERROR", "1")  # makes Hydra raise its errors instead of exiting
         try:
             hydra.main(version_base="1.3", config_path=str(CONF), config_name=root)(main)()
@@ -152,6 +157,38 @@ def readable_arguments(arguments: Sequence[str], root: str) -> list[str]:
     return [readable(argument, parses, is_sweep) for argument in arguments]
 
 
+def plugins_named(arguments: Sequence[str]) -> list[str]:
+    """Return the plugins that overrides, or the experiments that they choose, name: needed before the composition."""
+    import yaml
+
+    words = [word for argument in arguments for word in re.split("(?<=^--config-dir)=", argument)]
+    folders = [CONF, *(Path(value) for option, value in pairwise(words) if option in ("--config-dir", "-cd"))]
+    given = [argument.partition("=")[2] for argument in arguments if argument.lstrip("+").startswith("plugins=")]
+    for argument in arguments:
+        if argument.lstrip("+").startswith("experiment="):
+            for folder in folders:
+                path = folder / "experiment" / f"{argument.partition('=')[2]}.yaml"
+                if path.is_file():
+                    settings = yaml.safe_load(path.read_text(encoding="utf-8"))
+                    given += (settings or {}).get("plugins") or []
+    return [name for text in given for name in re.split(r"[\s,\[\]'\"]+", text) if name]
+
+
+def search_plugins() -> None:
+    """Let Hydra find the YAML files of the plugins, after those of asr."""
+    from hydra.core.config_search_path import ConfigSearchPath
+    from hydra.core.plugins import Plugins
+    from hydra.plugins.search_path_plugin import SearchPathPlugin
+
+    class PluginFolders(SearchPathPlugin):
+        def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
+            for home in homes()[1:]:
+                if home.conf.is_dir():
+                    search_path.append(home.package, f"file://{home.conf}")
+
+    Plugins.instance().register(PluginFolders)
+
+
 def composition_error(error: "CompactHydraException") -> str:
     """Return a composition error as one line: what must hold, what was given, what to do."""
     from hydra.errors import MissingConfigException, OverrideParseException
@@ -161,11 +198,11 @@ def composition_error(error: "CompactHydraException") -> str:
     cause = error.__cause__
     if isinstance(error, MissingConfigException) and error.missing_cfg_file:
         group, _, name = error.missing_cfg_file.rpartition("/")
-        names = sorted(path.stem for path in CONF.joinpath(group).glob("*.yaml"))
-        if group and names:
+        present = names(group)
+        if group and present:
             of_field = NAMES.get(group, {}).get(name)
-            similar = did_you_mean([of_field]) if of_field else _similar(name, names)
-            return f"{group} must be one of {', '.join(names)}; got {name!r}.{similar}"
+            similar = did_you_mean([of_field]) if of_field else _similar(name, present)
+            return f"{group} must be one of {', '.join(present)}; got {name!r}.{similar}"
     if isinstance(error, OverrideParseException):
         hint = f" Give {in_quotes(error.override)}." if "=" in error.override else ""
         return f"an override must be KEY=VALUE, in quotes if it has spaces; got {error.override!r}.{hint}"
@@ -189,8 +226,11 @@ def composition_error(error: "CompactHydraException") -> str:
 
 def _with_part(group: str, part: str) -> list[str]:
     """Return the files of a group in conf/ that have a section `part`."""
-    files = sorted(CONF.joinpath(group).glob("*.yaml"))
-    return [file.stem for file in files if re.search(rf"^ *- {part}: ", file.read_text(encoding="utf-8"), re.MULTILINE)]
+    return [
+        file.stem
+        for file in files(group)
+        if re.search(rf"^ *- {part}: ", file.read_text(encoding="utf-8"), re.MULTILINE)
+    ]
 
 
 def _similar(name: str, names: Collection[str]) -> str:
@@ -264,6 +304,8 @@ def run_job(
     threading.excepthook = _report_thread
     try:
         _check_unsigned(resolved)
+        NAMES_OF_PLUGINS.check("plugins", resolved.get("plugins", []))
+        use(resolved.get("plugins", []))  # sweeps may run the job in another process than the composition
         settings = read(resolved, overrides)
         return command(settings)
     except (InputError, StoreError) as error:

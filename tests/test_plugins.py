@@ -1,0 +1,182 @@
+"""Components of a package outside of asr: they train, resume and are loaded only if the command names the package."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+import asr
+from asr import build
+from asr.errors import InputError
+from asr.evaluate import main as evaluate
+from asr.settings import plugins
+from asr.settings.conf import default_settings
+from asr.training.hydra_command import plugins_named
+from asr.transcribe import main as transcribe
+from tests.conftest import ROOT, TINY, made_once, tone_corpus
+from tests.refusals import check_refusal, refused
+
+HEAD = '''
+"""CTC with scaled logits."""
+
+from typing import Annotated
+
+from asr.head.ctc import CTC
+from asr.settings.rule import above
+
+
+class ScaledCTC(CTC):
+    def __init__(self, output_dim, num_blocks, vocab_size, *, scale: Annotated[float, above(0)]):
+        super().__init__(output_dim, num_blocks, vocab_size)
+        self.scale = scale
+
+    def log_probs(self, encoder_out):
+        return super().log_probs(self.scale * encoder_out)
+'''
+
+ACTIVATION = '''
+"""Softsign."""
+
+from torch import nn
+
+
+class Softsign(nn.Module):
+    def forward(self, x):
+        return x / (1 + x.abs())
+'''
+
+PLUGIN = "mylab.speech"
+PARTS = {"head/scaled_ctc": (HEAD, "scale: 1.5\n"), "encoder/activation/softsign": (ACTIVATION, "")}
+
+
+def write_plugin(folder: Path) -> None:
+    """Write the package mylab.speech with PARTS into a folder."""
+    for path, (code, settings) in PARTS.items():
+        for file, text in ((f"{path}.py", code), (f"conf/{path}.yaml", f"name: {Path(path).name}\n{settings}")):
+            place = folder / "mylab" / "speech" / file
+            place.parent.mkdir(parents=True, exist_ok=True)
+            place.write_text(text)
+    for package in ("mylab", "mylab/speech"):
+        (folder / package / "__init__.py").touch()
+
+
+def train(folder: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
+    """Run asr.train in a folder, where Python finds the packages in it."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-m", "asr.train", *arguments]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, env=environment)
+
+
+@pytest.fixture(scope="session")
+def lab(tmp_path_factory: pytest.TempPathFactory, tones: Path) -> Path:
+    """A folder with the plugin, and the folder `run` of a run with its components, resumed after 2 of 4 steps."""
+
+    def make(folder: Path) -> None:
+        write_plugin(folder)
+        chosen = [f"plugins=[{PLUGIN}]", "head=scaled_ctc", "encoder/activation=softsign", *TINY, "run_dir=run"]
+        for steps in (2, 4):
+            ending = [f"trainer.max_steps={steps}", "resume.allow=[trainer.max_steps]"]
+            ended = train(folder, *chosen, *tone_corpus(tones), *ending)
+            assert ended.returncode == 0, ended.stderr
+        assert "resum" in ended.stderr
+
+    return made_once(tmp_path_factory, "lab", make)
+
+
+@pytest.fixture
+def importable(lab: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Python can import the plugin in the test, but no command has named it; afterwards it is forgotten."""
+    monkeypatch.syspath_prepend(lab)
+    monkeypatch.setattr(plugins, "_named", {})
+    yield lab
+    for name in [name for name in sys.modules if name.partition(".")[0] == "mylab"]:
+        del sys.modules[name]
+
+
+def test_a_bundle_records_the_plugin_of_its_parts(lab: Path) -> None:
+    config = json.loads((lab / "run" / "bundle" / "config.json").read_text())
+    assert config["plugins"] == [PLUGIN]
+    assert config["head"] == {"name": "scaled_ctc", "scale": 1.5}
+    assert config["encoder"]["activation"] == {"name": "softsign"}
+
+
+@pytest.mark.parametrize("command", [transcribe, evaluate], ids=["transcribe", "evaluate"])
+@pytest.mark.parametrize("model", ["run", "run/bundle"])
+def test_a_model_cannot_import_a_plugin_that_the_command_does_not_name(
+    importable: Path, tones: Path, command: Callable[[list[str]], int], model: str
+) -> None:
+    with refused(InputError, PLUGIN, cure=f"--plugin {PLUGIN}"):
+        command([str(importable / model), str(tones / "test.jsonl")])
+    assert "mylab" not in sys.modules
+
+
+def test_a_checkpoint_cannot_import_a_plugin_either(importable: Path) -> None:
+    checkpoint = next((importable / "run" / "checkpoints").glob("*.ckpt"))
+    with refused(InputError, PLUGIN, cure=f"--plugin {PLUGIN}"):
+        asr.load_recognizer(checkpoint)
+    assert "mylab" not in sys.modules
+
+
+def test_a_model_works_with_the_plugin_that_the_command_names(
+    importable: Path, tones: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert transcribe([str(importable / "run"), str(tones / "test.jsonl"), "--plugin", PLUGIN]) == 0
+    assert len(capsys.readouterr().out.splitlines()) == 8
+    recognizer = asr.load_recognizer(importable / "run", plugins=[PLUGIN])
+    assert type(recognizer.model.head).__module__ == "mylab.speech.head.scaled_ctc"
+
+
+def test_settings_of_a_plugins_component_obey_the_same_checks(importable: Path) -> None:
+    plugins.use([PLUGIN])
+    assert default_settings("head", "scaled_ctc") == {"name": "scaled_ctc", "scale": 1.5}
+    with refused(InputError, "head ... scale"):
+        build.component("head", {"name": "scaled_ctc"})
+    with refused(InputError, "head.scale; got -1"):
+        build.component("head", {"name": "scaled_ctc", "scale": -1})
+
+
+@pytest.mark.parametrize("file", ["conf/head/ctc.yaml", "conf/train.yaml"])
+def test_a_plugin_cannot_replace_a_yaml_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: str) -> None:
+    place = tmp_path / "shadowing" / file
+    place.parent.mkdir(parents=True)
+    place.write_text("name: ctc\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with refused(InputError, f"shadowing ... {file}"):
+        plugins.use(["shadowing"])
+
+
+def test_a_plugin_cannot_replace_a_component(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    place = tmp_path / "shadowing" / "head" / "ctc.py"
+    place.parent.mkdir(parents=True)
+    place.write_text("class CTC: pass\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(plugins, "_named", {})
+    plugins.use(["shadowing"])
+    with refused(InputError, "head.name ... ctc ... asr ... shadowing"):
+        build.component("head", {"name": "ctc"})
+
+
+@pytest.mark.parametrize("name", ["nowhere_to_be_found", "json.decoder", "asr.head", "../mylab", "a;b"])
+def test_a_plugin_must_be_a_package_outside_of_asr(name: str) -> None:
+    with refused(InputError, f"plugins ... {name}"):
+        plugins.use([name])
+
+
+def test_a_missing_plugin_ends_a_command_with_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        transcribe(["never", "never.wav", "--plugin", "nowhere_to_be_found"])
+    assert ended.value.code == 1
+    check_refusal(capsys.readouterr().err, "--plugin ... nowhere_to_be_found")
+
+
+def test_plugins_are_found_in_overrides_and_in_the_experiment(tmp_path: Path) -> None:
+    (tmp_path / "experiment").mkdir()
+    (tmp_path / "experiment" / "ours.yaml").write_text("# @package _global_\nplugins: [mylab.speech]\n")
+    assert plugins_named(["plugins=[a.b, c]", "seed=1"]) == ["a.b", "c"]
+    for option in (["--config-dir", str(tmp_path)], [f"--config-dir={tmp_path}"]):
+        assert plugins_named([*option, "experiment=ours"]) == [PLUGIN]
+    assert plugins_named(["experiment=digits"]) == []
