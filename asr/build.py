@@ -15,7 +15,18 @@ from torch import nn
 from asr.data.dataset import Augmentation
 from asr.data.recordings import RecordingList
 from asr.errors import InputError, reason_of, shown
-from asr.interfaces import Adapter, Decoder, Encoder, Features, Head, OptimizerMaker, Schedule, Tokenizer, TokenModel
+from asr.interfaces import (
+    Adapter,
+    Decoder,
+    Decoders,
+    Encoder,
+    Features,
+    Head,
+    OptimizerMaker,
+    Schedule,
+    Tokenizer,
+    TokenModel,
+)
 from asr.language_model.stored import is_token_model, read_token_model, token_model_file
 from asr.language_model.token_histories import TokenHistories
 from asr.recognition.confidence import UNCALIBRATED, Calibration
@@ -55,6 +66,16 @@ def build_model(config: Config, tokenizer: Tokenizer, features: Features) -> Mod
     if "adapter" in config:
         build_adapter(config["adapter"]).insert(model)
     return model
+
+
+def decoders_of(head: Config) -> Decoders:
+    """Return the names of the decoders of a head, given its section of the config.
+
+    Raises:
+        InputError: the head does not exist, or a setting is invalid.
+    """
+    decoders: Decoders = component("head", head).func.decoders  # type: ignore[attr-defined]  # declared in interfaces.Head
+    return decoders
 
 
 def build_adapter(config: Config) -> Adapter:

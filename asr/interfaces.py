@@ -290,6 +290,18 @@ class StreamingEncoder(Encoder, Protocol):
     ) -> tuple[Encoded, State]: ...
 
 
+class Decoders(NamedTuple):
+    """Names of the decoders of a head, in order of preference; `asr.decode.choice` reads them.
+
+    Args:
+        greedy: the greedy decoders, each for another part of the head.
+        beam: the beam searches; the first ones are those over the parts of `greedy`, in the same order.
+    """
+
+    greedy: tuple[str, ...]
+    beam: tuple[str, ...]
+
+
 class Head(Protocol):
     """Output layers and their loss; the constructor takes output_dim D, the encoder's number of blocks, vocab_size V.
 
@@ -298,6 +310,7 @@ class Head(Protocol):
     """
 
     loss_names: tuple[str, ...]  # without "loss"
+    decoders: Decoders
     views: int  # number of masked copies of each utterance in a training batch: all first copies, then all second
 
     @property

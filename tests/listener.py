@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from asr.build import build_features
 from asr.decode.greedy import Greedy
+from asr.head.ctc import CTC
 from asr.interfaces import BLANK_ID, NO_TAPS, Decoder, Encoded, Head, Taps, Targets, Tokenizer
 from asr.lengths import Lengths, padding_mask
 from asr.recognition.confidence import UNCALIBRATED
@@ -68,6 +69,7 @@ class LogSoftmax(nn.Module):
     """A head without weights: log_probs are the log_softmax of encoder_out."""
 
     loss_names = ()
+    decoders = CTC.decoders
     taps = NO_TAPS
 
     @property

@@ -197,7 +197,7 @@ def test_reading_and_rewriting_a_bundle_changes_nothing(bundle: Path, tmp_path: 
 def test_settings_without_a_decoder_name_apply_to_the_models_decoder_or_else_to_beam_search(
     own: str, given: dict[str, Any], name: str
 ) -> None:
-    bundle = Bundle({"decode": default_settings("decode", own)}, {}, {}, "")
+    bundle = Bundle({"head": default_settings("head", "ctc"), "decode": default_settings("decode", own)}, {}, {}, "")
     bundle.config["decode"].update({"beam_size": 3} if own != "greedy" else {})
     expected = bundle.config["decode"] if name == own else default_settings("decode", name)
     fused = {"fusion": expected["fusion"] | given["fusion"]} if "fusion" in given else {}

@@ -232,18 +232,21 @@ def test_the_settings_equal_those_composed_by_hydra() -> None:
 
 
 def test_settings_of_a_search_reach_the_first_pass() -> None:
-    bundle: Any = SimpleNamespace(config={"decode": default_settings("decode", "beam") | {"beam_size": 5}})
+    head = default_settings("head", "transducer")
+    bundle: Any = SimpleNamespace(
+        config={"head": head, "decode": default_settings("decode", "beam") | {"beam_size": 5}}
+    )
     given = {"language_model": "lm", "rescoring_weight": 0.0, "beam_size": 9, "fusion": {"lm_weight": 2.0}}
     settings = decoder_settings(bundle, given)
     assert (settings["name"], settings["language_model"], settings["rescoring_weight"]) == ("lm_rescoring", "lm", 0.0)
     assert (settings["first"]["name"], settings["first"]["beam_size"]) == ("beam", 9)
     assert settings["first"]["fusion"] == default_settings("decode/fusion", "shallow_fusion") | {"lm_weight": 2.0}
     assert decoder_settings(bundle, {"name": "lm_rescoring"})["first"]["beam_size"] == 5
-    bundle.config = {"decode": settings}
+    bundle.config = {"head": head, "decode": settings}
     again = decoder_settings(bundle, {"rescoring_weight": 0.5, "beam_size": 3})
     assert (again["rescoring_weight"], again["first"]["beam_size"], again["language_model"]) == (0.5, 3, "lm")
     assert decoder_settings(bundle, {"name": "greedy"}) == {"name": "greedy"}
-    bundle.config = {"decode": {"name": "transducer_greedy", "max_symbols": 3}}
+    bundle.config = {"head": head, "decode": {"name": "transducer_greedy", "max_symbols": 3}}
     assert decoder_settings(bundle, {"language_model": "lm"})["first"]["name"] == "transducer_beam"
     tuned = with_values(settings, {"rescoring_weight": 1.0, "lm_weight": 0.1})
     assert (tuned["rescoring_weight"], tuned["first"]["fusion"]["lm_weight"]) == (1.0, 0.1)

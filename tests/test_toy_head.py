@@ -18,11 +18,13 @@ HEAD = '''
 import torch
 from torch import Tensor, nn
 
+from asr.interfaces import Decoders
 from asr.lengths import padding_mask
 
 
 class TokenCount(nn.Module):
     loss_names = ("first_block",)
+    decoders = Decoders(greedy=("repeated",), beam=("repeated",))
     views = 1
     frame_head = None
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from asr.build import MODEL_KEYS, Config, build_decoder, build_features, build_model, build_tokenizer
+from asr.build import MODEL_KEYS, Config, build_decoder, build_features, build_model, build_tokenizer, decoders_of
 from asr.checkpoint.adapted import ADAPTER, BASE, check_whole, is_adapter, merged
 from asr.checkpoint.address import hub_hint
 from asr.checkpoint.bundle import (
@@ -30,8 +30,9 @@ from asr.checkpoint.bundle import (
 )
 from asr.checkpoint.formats import FORMAT, KEY
 from asr.checkpoint.saved import kept_checkpoints
+from asr.decode.choice import with_beam
 from asr.errors import InputError, reason_of, shown
-from asr.interfaces import Features, Tokenizer
+from asr.interfaces import Decoders, Features, Tokenizer
 from asr.recognition.confidence import load_calibration
 from asr.recognition.model import Model
 from asr.recognition.recognizer import Recognizer
@@ -186,26 +187,26 @@ def decoder_settings(bundle: Bundle, instead: Mapping[str, Any]) -> dict[str, An
     Replacements without a decoder's name apply to the model's decoder, or to beam search if the model's decoder is
     greedy and does not have these settings.
     """
-    return _settings_instead(bundle.config["decode"], instead)
+    return _settings_instead(bundle.config["decode"], instead, decoders_of(bundle.config["head"]))
 
 
-def _settings_instead(own: Mapping[str, Any], instead: Mapping[str, Any]) -> dict[str, Any]:
+def _settings_instead(own: Mapping[str, Any], instead: Mapping[str, Any], decoders: Decoders) -> dict[str, Any]:
     rescoring = {key: value for key, value in instead.items() if key in RESCORING}
     if (rescoring or "name" in instead) and "first" not in own and instead.get("name", RESCORER) == RESCORER:
         others = {key: value for key, value in instead.items() if key not in ("name", "first", *rescoring)}
-        first = instead.get("first") or {"name": str(own.get("name")).replace("greedy", "beam")}
-        search = _settings_instead(own, {**others, **first})  # the model's decoder becomes the first pass
+        first = instead.get("first") or {"name": with_beam(decoders, str(own.get("name")))}
+        search = _settings_instead(own, {**others, **first}, decoders)  # the model's decoder becomes the first pass
         return {**default_settings("decode", RESCORER), **rescoring, "first": search}
     name = own.get("name")
     if "first" not in own and instead.keys() - own.keys() and isinstance(name, str):
-        name = name.replace("greedy", "beam")
+        name = with_beam(decoders, name)
     name = instead.get("name", name)
     settings = own if name == own.get("name") else default_settings("decode", name)
     given = {key: value for key, value in instead.items() if key in settings or "first" not in settings}
     parts = {key: settings[key] | part for key, part in given.items() if isinstance(part, Mapping) and key in settings}
     merged = {**settings, **given, **parts}
     if of_first := {key: value for key, value in instead.items() if key not in given}:
-        merged["first"] = _settings_instead(settings["first"], of_first)
+        merged["first"] = _settings_instead(settings["first"], of_first, decoders)
     return merged
 
 

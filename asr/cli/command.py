@@ -175,7 +175,7 @@ def decoder(options: argparse.Namespace) -> dict[str, Any]:
     name = getattr(options, "decode", None)
     if name is not None:
         one_of(*conf.names("decode")).check("--decode", name)
-    if name and name.endswith("greedy") and given:
+    if name and given and not {"fusion", "first"} & conf.default_settings("decode", name).keys():
         raise InputError(
             f"--decode {name} has no settings; leave out {', '.join(map(_named, given))} or --decode {name}."
         )

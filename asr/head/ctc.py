@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from asr.interfaces import BLANK_ID, NO_TAPS, Encoded, Targets
+from asr.interfaces import BLANK_ID, NO_TAPS, Decoders, Encoded, Targets
 from asr.lengths import Lengths
 
 
@@ -23,6 +23,7 @@ class CTC(nn.Module):
 
     loss_names = ()
     taps = NO_TAPS
+    decoders = Decoders(greedy=("greedy",), beam=("beam",))
     views = 1
 
     def __init__(self, output_dim: int, num_blocks: int, vocab_size: int) -> None:

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from asr.errors import InputError
 from asr.head.ctc import CTC
 from asr.head.token_decoder import TransformerDecoder
-from asr.interfaces import NO_TAPS, Encoded, Targets
+from asr.interfaces import NO_TAPS, Decoders, Encoded, Targets
 from asr.lengths import Lengths
 from asr.settings.rule import FeedForwardFactor, Heads, Layers, Probability, above
 
@@ -34,6 +34,7 @@ class CTCAttention(nn.Module):
 
     loss_names = ("ctc", "attention")
     taps = NO_TAPS
+    decoders = Decoders(greedy=("greedy",), beam=("beam", "joint_beam", "attention_rescoring"))
     views = 1
 
     def __init__(

@@ -28,6 +28,7 @@ class CTCConsistency(nn.Module):
 
     loss_names = ("ctc", "consistency")
     taps = NO_TAPS
+    decoders = CTC.decoders
     views = 2
 
     def __init__(

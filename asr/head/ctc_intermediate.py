@@ -27,6 +27,7 @@ class CTCIntermediate(nn.Module):
     """
 
     loss_names = ("last_ctc", "intermediate_ctc")
+    decoders = CTC.decoders
     views = 1
 
     def __init__(

@@ -22,6 +22,7 @@ class CTCSelfConditioned(nn.Module):
     """
 
     loss_names = CTCIntermediate.loss_names
+    decoders = CTC.decoders
     views = 1
 
     def __init__(

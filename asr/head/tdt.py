@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from asr.head.ctc import CTC
 from asr.head.joint_network import Joiner, JointActivation, joint_logits
 from asr.head.transducer import CTCWeight
-from asr.interfaces import NO_TAPS, Encoded, Predictor, Targets
+from asr.interfaces import NO_TAPS, Decoders, Encoded, Predictor, Targets
 from asr.kernels.tdt_loss import tdt_loss
 from asr.kernels.transducer_loss import transducer_loss
 from asr.lengths import Lengths
@@ -49,6 +49,7 @@ class TDT(nn.Module):
     """
 
     taps = NO_TAPS
+    decoders = Decoders(greedy=("tdt_greedy", "greedy"), beam=("tdt_beam", "beam"))
     views = 1
 
     def __init__(

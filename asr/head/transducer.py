@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from asr.head.ctc import CTC
 from asr.head.joint_network import Joiner, JointActivation, joint_logits
-from asr.interfaces import NO_TAPS, Encoded, Predictor, Targets
+from asr.interfaces import NO_TAPS, Decoders, Encoded, Predictor, Targets
 from asr.kernels.transducer_loss import transducer_loss
 from asr.lengths import Lengths
 from asr.settings.rule import PROBABILITY, Dim, Probability
@@ -32,6 +32,7 @@ class Transducer(nn.Module):
     """
 
     taps = NO_TAPS
+    decoders = Decoders(greedy=("transducer_greedy", "greedy"), beam=("transducer_beam", "beam"))
     views = 1
 
     def __init__(

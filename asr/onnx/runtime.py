@@ -49,6 +49,7 @@ class LogProbs:
 
     loss_names: tuple[str, ...] = ()
     taps = NO_TAPS
+    decoders = CTC.decoders
     views = 1
     min_frames = staticmethod(CTC.min_frames)
 

@@ -8,6 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from asr.errors import InputError
+from asr.head.tdt import TDT
+from asr.head.transducer import Transducer
 from asr.interfaces import NO_TAPS, DurationHead, Encoded, Head, JointNetwork, Predictor, Targets, TransducerHead
 from asr.lengths import Lengths
 from asr.onnx.names import (
@@ -107,6 +109,7 @@ class OnnxTransducer:
         self.joiner = None if durations else joiner
         self.duration_joiner = joiner if durations else None
         self.frame_head = frame_head
+        self.decoders = (TDT if durations else Transducer).decoders
 
     def losses(self, encoded: Encoded, targets: Targets) -> dict[str, Tensor]:
         """Raise InputError, because a program cannot be trained."""

@@ -11,6 +11,7 @@ import torch
 from rapidfuzz.distance import Levenshtein
 from torch import Tensor
 
+from asr.decode.choice import greedy_decoder
 from asr.errors import InputError
 from asr.recognition.cached_stream import CachedStream, advance
 from asr.recognition.captions import ENDPOINT_SECONDS, SETTLED_SECONDS, Captions, StreamSettings
@@ -226,7 +227,6 @@ def why_not(recognizer: Recognizer) -> str:
     if encoder.streaming is None:
         return f"{type(encoder).__name__} needs the whole utterance at once (train encoder=conformer_streaming_s)"
     if decode.streaming is None:
-        by_need = {"joiner": "transducer_greedy", "duration_joiner": "tdt_greedy"}
-        choice = next((name for need, name in by_need.items() if need in decode.needs), "greedy or beam")
-        return f"{type(decode).__name__} needs the whole utterance at once (choose --decode {choice})"
+        greedy = greedy_decoder(recognizer.model.head.decoders)
+        return f"{type(decode).__name__} needs the whole utterance at once (choose --decode {greedy})"
     return ""

@@ -11,17 +11,18 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 from torch import Tensor, nn
 
-from asr.build import build_features, build_model, build_tokenizer
+from asr.build import build_features, build_model, build_tokenizer, decoders_of
 from asr.checkpoint.adapted import weights_digest
 from asr.checkpoint.bundle import Bundle
 from asr.checkpoint.load import bundle_recognizer, read_model, read_settings
+from asr.decode.choice import greedy_decoder, is_greedy
 from asr.errors import InputError
 from asr.head.joint_network import Joiner
 from asr.interchange.hub import path_of
 from asr.interfaces import Tokenizer
 from asr.recognition.recognizer import Recognizer
 from asr.run.settings import InitSettings, RunSettings
-from asr.settings.conf import default_settings, greedy_decoder, is_greedy
+from asr.settings.conf import default_settings
 from asr.text.printable import listed
 
 if TYPE_CHECKING:
@@ -64,16 +65,17 @@ def with_parts(settings: RunSettings, overrides: Sequence[str]) -> RunSettings:
             if name.startswith((f"{part}.", f"{part}/")):
                 _put(parts, settings.components, name.replace("/", ".").split("."))
     given = settings.components["decode"]
-    if "head" in parts and not any(name.startswith("decode") for name in names) and is_greedy(given["name"]):
-        parts["decode"] = _greedy_decoder(parts["head"]["name"], model["decode"])
+    unchosen = not any(name.startswith("decode") for name in names)
+    if "head" in parts and unchosen and is_greedy(decoders_of(settings.components["head"]), given["name"]):
+        parts["decode"] = _greedy_decoder(parts["head"], model["decode"])
         if parts["decode"] != given:
             logger.info("init.from: decode=%s, the greedy decoder of the model's head", parts["decode"]["name"])
     return replace(settings, components={**settings.components, **parts})
 
 
-def _greedy_decoder(head: str, of_model: Mapping[str, Any]) -> dict[str, Any]:
+def _greedy_decoder(head: Mapping[str, Any], of_model: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings of the head's greedy decoder: the model's own if it has this decoder, otherwise conf's."""
-    name = greedy_decoder(head)
+    name = greedy_decoder(decoders_of(head))
     return dict(of_model) if of_model["name"] == name else default_settings("decode", name)
 
 

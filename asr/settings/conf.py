@@ -8,8 +8,6 @@ from asr.settings.rule import one_of
 
 CONF = OURS.conf
 
-DECODER = "override /decode@_global_.decode"  # in the defaults of a head's file: the decoder that the head selects
-
 
 def run_defaults() -> dict[str, Any]:
     """Read the defaults of settings that belong to no component from conf/train.yaml and conf/trainer/default.yaml."""
@@ -28,17 +26,6 @@ def names(group: str) -> list[str]:
 def files(group: str) -> list[Path]:
     """List the files of conf/<group> of asr and of the plugins."""
     return [path for home in homes() for path in sorted((home.conf / group).glob("*.yaml"))]
-
-
-def greedy_decoder(head: str) -> str:
-    """Return the name of a head's greedy decoder: the one that conf/head/<head>.yaml selects, otherwise greedy."""
-    _, chosen = _read("head", head)
-    return next((str(entry[DECODER]) for entry in chosen if DECODER in entry), "greedy")
-
-
-def is_greedy(decoder: str) -> bool:
-    """Return whether this is the greedy decoder of a head."""
-    return decoder in map(greedy_decoder, names("head"))
 
 
 def default_settings(group: str, name: str) -> dict[str, Any]:

@@ -7,6 +7,8 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from asr.build import decoders_of
+from asr.decode.choice import greedy_decoder
 from asr.errors import InputError
 from asr.interchange.foreign import CTC, CTC_HEAD, EPS, FULL_ATTENTION, JOINT_ACTIVATIONS, HeadConfig, check_parts
 from asr.interchange.section import Section, as_yaml, check, mapping, whole
@@ -125,7 +127,9 @@ def head_config(config: Section) -> HeadConfig:
         **({"durations": config.get("durations", DURATIONS)} if name == "tdt" else {}),
     }
     max_symbols = whole(config, "max_symbols_per_step", MAX_SYMBOLS)
-    return HeadConfig(head, default_settings("decode", f"{name}_greedy") | {"max_symbols": max_symbols})
+    return HeadConfig(
+        head, default_settings("decode", greedy_decoder(decoders_of(head))) | {"max_symbols": max_symbols}
+    )
 
 
 def blank_of(config: Section) -> tuple[int, int]:

@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from asr.build import decoders_of
+from asr.decode.choice import greedy_decoder
 from asr.errors import InputError, shown
 from asr.interchange.account import ONE_FRAME, SAME, SUM, Layout, Names, block_names, outputs, stages
 from asr.interchange.foreign import JOINT_ACTIVATIONS, HeadConfig
@@ -94,7 +96,7 @@ def transducer(config: Section) -> NemoTransducer:
     }
     if isinstance(auxiliary, Mapping):
         ctc_head(config)  # checks that asr supports the CTC head
-    decode = default_settings("decode", f"{name}_greedy") | _max_symbols(config)
+    decode = default_settings("decode", greedy_decoder(decoders_of(head))) | _max_symbols(config)
     joiner = "duration_joiner" if durations else "joiner"
     linear, blank = _last_layer(jointnet.get("dropout") or 0.0), whole(network, "decoder.vocab_size")
     return NemoTransducer(HeadConfig(head, decode), joint, _names(joiner, linear, blank))
