@@ -54,7 +54,7 @@ def test_the_encoder_equals_parakeets_in_transformers(options: dict[str, bool]) 
     features = torch.randn(len(LENGTHS), max(LENGTHS), parakeet.MELS, dtype=torch.float64)
     valid = torch.arange(max(LENGTHS)) < torch.tensor(LENGTHS)[:, None]
     expected = theirs(features * valid[:, :, None], attention_mask=valid)
-    out, lengths, _ = ours(features, torch.tensor(LENGTHS))
+    out, lengths, *_ = ours(features, torch.tensor(LENGTHS))
     assert lengths.tolist() == expected.attention_mask.sum(1).tolist() == [10, 8, 2, 1]
     for number, length in enumerate(lengths.tolist()):
         torch.testing.assert_close(out[number, :length], expected.last_hidden_state[number, :length], rtol=0, atol=1e-9)

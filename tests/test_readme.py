@@ -11,15 +11,19 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import ROOT, resolved, tone_corpus
+from tests.conftest import ROOT, TINY, resolved, tone_corpus
 from tests.documents import DOCUMENTS, WITH_COMMANDS, code_blocks, commands, name_of
 from tests.forked import run_module
 
+GUIDE = ROOT / "docs" / "guide" / "extend.md"
 COMMANDS = [(name_of(document), command) for document in DOCUMENTS for command in commands(document)]
 # Commands that take overrides, each with the name of its root config in conf/.
 EXPERIMENTS = {"asr.train": "train", "asr.plan": "train", "asr.doctor": "train", "asr.train_lm": "train_lm"}
-POOLED = ["asr.train", "encoder=pooled", "head=ctc", "run_dir=runs/pooled"]  # needs the files shown in the guide
-TRAINING = [(name, *command) for name, command in COMMANDS if command[0] in EXPERIMENTS and command != POOLED]
+# These commands need the files that docs/guide/extend.md shows.
+POOLED = ["asr.train", "encoder=pooled", "head=ctc", "run_dir=runs/pooled"]
+SCALED = ["asr.train", "plugins=[mylab.speech]", "head=scaled_ctc", "run_dir=runs/scaled"]
+IN_GUIDE = (POOLED, SCALED)
+TRAINING = [(name, *command) for name, command in COMMANDS if command[0] in EXPERIMENTS and command not in IN_GUIDE]
 OTHERS = sorted({(command[0], word) for _, command in COMMANDS for word in command if command[0] not in EXPERIMENTS})
 
 
@@ -56,24 +60,49 @@ def test_every_document_shows_a_command() -> None:
     assert {name for name, _ in COMMANDS} >= {name_of(document) for document in WITH_COMMANDS}
 
 
-def test_the_encoder_in_the_guide_trains_and_transcribes(tones: Path, tmp_path: Path) -> None:
-    """A copy of the package gets only the two files shown in the guide."""
-    for folder in ("asr", "conf"):
+@pytest.mark.parametrize(
+    ("training", "copied", "begin", "options"),
+    [
+        (POOLED, ("asr", "conf"), ("asr/", "conf/"), []),  # a copy of the package gets the files
+        (
+            [*SCALED, *TINY],
+            (),
+            ("mylab/",),
+            ["--plugin", "mylab.speech"],
+        ),  # a package beside asr, in the current folder
+    ],
+    ids=["encoder", "plugin"],
+)
+def test_a_component_in_the_guide_trains_and_transcribes(
+    training: list[str],
+    copied: tuple[str, ...],
+    begin: tuple[str, ...],
+    options: list[str],
+    tones: Path,
+    tmp_path: Path,
+) -> None:
+    for folder in copied:
         shutil.copytree(ROOT / folder, tmp_path / folder)
-    page = ROOT / "docs" / "guide" / "extend.md"
-    shown = [*code_blocks(page, "python"), *code_blocks(page, "yaml")]
-    files = [block.removeprefix("# ").split("\n", 1) for block in shown]
-    assert [name for name, _ in files] == ["asr/encoder/pooled.py", "conf/encoder/pooled.yaml"]
-    for name, content in files:
-        (tmp_path / name).write_text(content)
-    assert POOLED in commands(page)
-    training = [*POOLED, *tone_corpus(tones), "trainer.max_steps=3", "trainer.accelerator=cpu"]
-    for command in (training, ["asr.transcribe", "runs/pooled", str(tones / "test.jsonl")]):
+    assert all(any(name.startswith(part) for part in ("asr/", "conf/", "mylab/")) for name in files_of_guide())
+    for name, content in files_of_guide().items():
+        if name.startswith(begin):
+            (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / name).write_text(content)
+    assert [word for word in training if word not in TINY] in commands(GUIDE)
+    run = next(word.removeprefix("run_dir=") for word in training if word.startswith("run_dir="))
+    training = [*training, *tone_corpus(tones), "trainer.max_steps=3", "trainer.accelerator=cpu"]
+    for command in (training, ["asr.transcribe", run, str(tones / "test.jsonl"), *options]):
         ended = subprocess.run(
             [sys.executable, "-m", *command], cwd=tmp_path, capture_output=True, text=True, check=False
         )
         assert ended.returncode == 0, ended.stderr
-    assert (tmp_path / "runs" / "pooled" / "report.html").is_file()
+    assert (tmp_path / run / "report.html").is_file()
+
+
+def files_of_guide() -> dict[str, str]:
+    """Return the files that docs/guide/extend.md shows, by path."""
+    blocks = [*code_blocks(GUIDE, "python"), *code_blocks(GUIDE, "yaml")]
+    return dict(block.removeprefix("# ").split("\n", 1) for block in blocks)
 
 
 @pytest.mark.slow
@@ -82,11 +111,10 @@ def test_the_contract_tests_accept_the_encoder_of_the_guide(tmp_path: Path) -> N
     for folder in ("asr", "conf", "recipes", "tests"):
         shutil.copytree(ROOT / folder, tmp_path / folder)
     shutil.copy(ROOT / "pyproject.toml", tmp_path)
-    page = ROOT / "docs" / "guide" / "extend.md"
-    for block in (*code_blocks(page, "python"), *code_blocks(page, "yaml")):
-        name, content = block.removeprefix("# ").split("\n", 1)
-        (tmp_path / name).write_text(content)
-    (shown,) = re.findall(r"^pytest (.*)$", page.read_text(), re.MULTILINE)
+    for name, content in files_of_guide().items():
+        if not name.startswith("mylab/"):
+            (tmp_path / name).write_text(content)
+    (shown,) = re.findall(r"^pytest (.*)$", GUIDE.read_text(), re.MULTILINE)
     command = [sys.executable, "-m", "pytest", *shlex.split(shown)]
     environment = os.environ | {"PYTHONPATH": str(tmp_path)}
     ended = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)

@@ -95,7 +95,7 @@ def test_the_stack_of_blocks_equals_torchs_transformer_encoder(residual: Any, ac
     lengths = torch.tensor([9, 4, 1])
     features = torch.randn(3, 9, DIM, dtype=torch.float64)
     padding = padding_mask(lengths, 9)
-    out, out_lengths, _ = encoder(features, lengths)
+    out, out_lengths, *_ = encoder(features, lengths)
     expected = stack(features + sinusoids(torch.arange(9), DIM), src_key_padding_mask=padding)
     torch.testing.assert_close(out[~padding], expected[~padding], rtol=0, atol=1e-9)
     assert torch.equal(out_lengths, lengths)
