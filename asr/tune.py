@@ -66,8 +66,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     settings = decoder_settings(bundle, decoder(options))
     tuned = replace(bundle, config=bundle.config | {"decode": settings})
     if lost := bundle.attached.keys() - tuned.attached.keys():
-        files = ", ".join(sorted(lost))
-        raise InputError(f"{folder}: tuning must keep the decoder's files ({files}); leave out --decode greedy.")
+        must = f"{folder}: tuning must keep the decoder's files ({', '.join(sorted(lost))})"
+        raise InputError(f"{must}; leave out --decode {options.decode}.")
     check_replaceable(folder, tuned, instead_of=bundle)  # before the search, which may take hours
     recognizer = bundle_recognizer(tuned, folder)
     check_used(recognizer, options)

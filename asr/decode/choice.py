@@ -8,6 +8,11 @@ def greedy_decoder(decoders: Decoders) -> str:
     return decoders.greedy[0]
 
 
+def beam_decoder(decoders: Decoders) -> str:
+    """Return the beam search that a head prefers."""
+    return decoders.beam[0]
+
+
 def is_greedy(decoders: Decoders, name: object) -> bool:
     """Return whether this is the name of one of a head's greedy decoders."""
     return name in decoders.greedy

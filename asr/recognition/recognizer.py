@@ -18,6 +18,7 @@ from torch import Tensor
 
 from asr.data.batch import Rejected
 from asr.data.manifest import Utterance
+from asr.decode.choice import beam_decoder
 from asr.errors import AudioError, InputError, shown
 from asr.interfaces import Decoder, Encoded, FrameHead, Hypothesis
 from asr.recognition.chunks import pause_between, pause_in_blanks
@@ -209,7 +210,8 @@ class Recognizer:
             whole(1).check("nbest", nbest)
             if nbest > 1 and self.decode.max_hypotheses == 1:
                 must = f"nbest must be 1 with a decoder that finds only one hypothesis ({self.decode.description})"
-                raise InputError(f'{must}; got {nbest}. Load the model with decode={{"name": "beam"}}.')
+                beam = beam_decoder(self.model.head.decoders)
+                raise InputError(f'{must}; got {nbest}. Load the model with decode={{"name": "{beam}"}}.')
             options = replace(options, nbest=nbest)
         if batch_seconds is not None:
             above(0).check("batch_seconds", batch_seconds)
