@@ -14,6 +14,7 @@ from torch import nn
 
 from asr.data.dataset import Augmentation
 from asr.data.recordings import RecordingList
+from asr.decode.choice import usable
 from asr.errors import InputError, reason_of, shown
 from asr.interfaces import (
     Adapter,
@@ -121,7 +122,9 @@ def check_needs(decoder: "partial[Any]", head: Head, config: Config) -> None:
     for need in decoder.func.needs:  # type: ignore[attr-defined]  # declared in interfaces.Decoder
         if getattr(head, need, None) is None:
             must = f"decode={config['decode']['name']} must have a head with a {need}"
-            raise InputError(f"{must}; head={config['head']['name']} has none.")
+            choices = usable(head, lambda name: find_class("decode", name).needs)  # type: ignore[attr-defined]
+            cure = f"Choose decode={' or '.join(choices)}"
+            raise InputError(f"{must}; head={config['head']['name']} has none. {cure}.")
 
 
 def build_tokenizer(config: Config) -> Tokenizer:

@@ -8,8 +8,11 @@ from asr.build import check_needs, component, decoders_of, find_class
 from asr.checkpoint.bundle import Bundle
 from asr.checkpoint.load import decoder_settings
 from asr.decode.choice import greedy_decoder, is_greedy, with_beam
+from asr.errors import InputError
+from asr.interfaces import Decoders
 from asr.settings.conf import default_settings, names
 from tests.conftest import resolved
+from tests.refusals import refused
 
 HEADS = names("head")
 
@@ -26,6 +29,25 @@ def test_a_head_serves_the_decoders_that_it_names(name: str) -> None:
         settings = decode(decoder)
         check_needs(component("decode", settings["decode"]), head, settings)
         assert ("fusion" in settings["decode"] or "first" in settings["decode"]) == (decoder in decoders.beam)
+
+
+@pytest.mark.parametrize(("name", "greedy", "beam"), [("tdt", "tdt_greedy", "tdt_beam"), ("ctc", "greedy", "beam")])
+def test_a_decoder_that_lacks_a_part_of_the_head_is_refused_with_those_that_do_not(
+    name: str, greedy: str, beam: str
+) -> None:
+    """Neither head has the part, because the transducer's weight of CTC is 0."""
+    config = default_settings("head", name)
+    head = component("head", config | ({"ctc_weight": 0.0} if "ctc_weight" in config else {}))(16, 4, 8)
+    settings = decode("joint_beam")
+    with refused(InputError, f"decode=joint_beam ... decode={greedy} ... {beam}"):
+        check_needs(component("decode", settings["decode"]), head, settings)
+
+
+@pytest.mark.parametrize(
+    ("decoders", "expected"), [(Decoders(("mine",), ()), "mine"), (Decoders(("mine",), ("b",)), "b")]
+)
+def test_a_greedy_decoder_without_a_beam_search_stays(decoders: Decoders, expected: str) -> None:
+    assert with_beam(decoders, "mine") == expected
 
 
 @pytest.mark.parametrize("name", HEADS)

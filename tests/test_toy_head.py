@@ -24,7 +24,7 @@ from asr.lengths import padding_mask
 
 class TokenCount(nn.Module):
     loss_names = ("first_block",)
-    decoders = Decoders(greedy=("repeated",), beam=("repeated",))
+    decoders = Decoders(greedy=("repeated",), beam=())
     views = 1
     frame_head = None
 

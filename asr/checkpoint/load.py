@@ -187,6 +187,8 @@ def decoder_settings(bundle: Bundle, instead: Mapping[str, Any]) -> dict[str, An
     Replacements without a decoder's name apply to the model's decoder, or to beam search if the model's decoder is
     greedy and does not have these settings.
     """
+    if not instead:
+        return dict(bundle.config["decode"])
     return _settings_instead(bundle.config["decode"], instead, decoders_of(bundle.config["head"]))
 
 

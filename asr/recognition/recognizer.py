@@ -211,7 +211,8 @@ class Recognizer:
             if nbest > 1 and self.decode.max_hypotheses == 1:
                 must = f"nbest must be 1 with a decoder that finds only one hypothesis ({self.decode.description})"
                 beam = beam_decoder(self.model.head.decoders)
-                raise InputError(f'{must}; got {nbest}. Load the model with decode={{"name": "{beam}"}}.')
+                cure = f' Load the model with decode={{"name": "{beam}"}}.' if beam else ""
+                raise InputError(f"{must}; got {nbest}.{cure}")
             options = replace(options, nbest=nbest)
         if batch_seconds is not None:
             above(0).check("batch_seconds", batch_seconds)
