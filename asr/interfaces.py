@@ -357,21 +357,11 @@ class JointNetwork(Protocol):
 
 
 class TransducerHead(Head, Protocol):
-    """A head with a prediction network."""
+    """A head with a prediction network and a joiner."""
 
     predictor: Predictor
     joiner: JointNetwork
-
-
-class DurationHead(Head, Protocol):
-    """A transducer whose joiner predicts a duration with each token and each blank.
-
-    Its joiner has another name than in `TransducerHead`, so that no search confuses duration logits with token logits.
-    """
-
-    predictor: Predictor
-    duration_joiner: JointNetwork
-    durations: tuple[int, ...]  # in encoder frames; a blank of duration 0 is impossible
+    durations: tuple[int, ...]  # of a token or a blank, in encoder frames, at least one for a blank; (): not predicted
 
 
 class Span(NamedTuple):

@@ -62,7 +62,7 @@ NET = "network and reading"
 BATCHED_HEADS = {  # their decoders, and a bias of the blank which gives about as many tokens as speech has characters
     "ctc": ("greedy", 0.0),
     "transducer": ("transducer_greedy", 0.8),
-    "tdt": ("tdt_greedy", 0.2),
+    "tdt": ("transducer_greedy", 0.2),
 }
 BATCH_SIZES = (1, 16)
 BATCH_COLUMNS: dict[str, Callable[[Any], str]] = {

@@ -107,7 +107,7 @@ def make_batches(outs: Sequence[Tensor]) -> Iterator[Batch]:
 def search_makers(name: str, recognizer: Recognizer) -> dict[str, Callable[[], Decode]]:
     """Return {name: maker} of the searches for the model's head; each asr search precedes those compared with it."""
     head: Any = recognizer.model.head
-    if hasattr(head, "joiner"):
+    if getattr(head, "durations", None) == ():
         max_symbols = default_settings("decode", "transducer_greedy")["max_symbols"]
         return {
             "asr greedy": partial(ours, recognizer, "transducer_greedy"),

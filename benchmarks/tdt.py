@@ -17,7 +17,7 @@ from torch import Tensor
 from asr.build import component
 from asr.cli.command import run_command
 from asr.head.predictor.lstm import LSTMPredictor
-from asr.head.tdt import TDT
+from asr.head.transducer import Transducer
 from asr.interfaces import Encoded
 from asr.kernels.tdt_loss import tdt_loss
 from asr.kernels.transducer_loss import transducer_loss
@@ -147,8 +147,8 @@ def loss_memory(name: str, lengths: Tensor, num_tokens: int) -> float:
 
 def compare_searches(lengths: Tensor, blank_biases: Sequence[float], turns: int) -> Results:
     """Time the greedy searches in turns, for each bias of the blank."""
-    table = Results("tdt_greedy", SEARCH_COLUMNS, bars="CPU ms", group_by=("blank bias",))
-    max_symbols = default_settings("decode", "tdt_greedy")["max_symbols"]
+    table = Results("transducer_greedy", SEARCH_COLUMNS, bars="CPU ms", group_by=("blank bias",))
+    max_symbols = default_settings("decode", "transducer_greedy")["max_symbols"]
     for bias in blank_biases:
         head = random_head(bias)
         encoder_out = torch.randn(len(lengths), int(lengths.max()), OUTPUT_DIM)
@@ -172,25 +172,25 @@ def compare_searches(lengths: Tensor, blank_biases: Sequence[float], turns: int)
     return table
 
 
-def random_head(blank_bias: float) -> TDT:
+def random_head(blank_bias: float) -> Transducer:
     """Make a head in which frames and tokens determine the logits, and the blank's bias the rate of tokens."""
     torch.manual_seed(0)
     settings = default_settings("head", "tdt") | SHAPE
     settings["predictor"] = default_settings("head/predictor", "lstm") | PREDICTOR
-    head: TDT = component("head", settings)(OUTPUT_DIM, 1, VOCAB_SIZE).eval()
+    head: Transducer = component("head", settings)(OUTPUT_DIM, 1, VOCAB_SIZE).eval()
     with torch.no_grad():
         for weight in head.parameters():
             if weight.dim() > 1:
                 weight.normal_(std=1.5 / weight.shape[1] ** 0.5)
         cast(LSTMPredictor, head.predictor).embedding.weight[0] = 0.0
-        head.duration_joiner.output.bias[0] += blank_bias
-        head.duration_joiner.output.bias[VOCAB_SIZE] -= ZERO_DURATION_BIAS
+        head.joiner.output.bias[0] += blank_bias
+        head.joiner.output.bias[VOCAB_SIZE] -= ZERO_DURATION_BIAS
     return head
 
 
-def our_search(head: TDT) -> Search:
+def our_search(head: Transducer) -> Search:
     """Make asr's greedy search."""
-    decoder = component("decode", default_settings("decode", "tdt_greedy"))(head, None, str)
+    decoder = component("decode", default_settings("decode", "transducer_greedy"))(head, None, str)
 
     def decode(encoder_out: Tensor, lengths: Tensor) -> list[list[int]]:
         return [list(best.tokens) for best, *_ in decoder.search(decoder.evidence(Encoded(encoder_out, lengths, {})))]
@@ -203,16 +203,16 @@ def _peer(module: str, *arguments: Any) -> Search:
     return search
 
 
-def num_visited(head: TDT, encoder_out: Tensor, lengths: Tensor, max_symbols: int) -> int:
+def num_visited(head: Transducer, encoder_out: Tensor, lengths: Tensor, max_symbols: int) -> int:
     """Count the frames at which the greedy path evaluates the joiner, utterance by utterance, step by step."""
-    frames, visited = head.duration_joiner.of_frames(encoder_out), 0
+    frames, visited = head.joiner.of_frames(encoder_out), 0
     for rows, length in zip(frames, lengths.tolist(), strict=True):
         out, state = head.predictor.step(torch.tensor([0]), head.predictor.initial_state(1))
         frame, last, symbols = 0, -1, 0
         while frame < length:
             visited += frame != last
             last, symbols = frame, symbols + 1 if frame == last else 1
-            logits = head.duration_joiner(rows[frame], head.duration_joiner.of_tokens(out)[0])
+            logits = head.joiner(rows[frame], head.joiner.of_tokens(out)[0])
             token = int(logits[:VOCAB_SIZE].argmax())
             duration = head.durations[int(logits[VOCAB_SIZE:].argmax())]
             if token:

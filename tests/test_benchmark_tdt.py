@@ -27,5 +27,5 @@ def test_the_searches_of_asr_and_transformers_find_equal_tokens() -> None:
 @pytest.mark.parametrize(("duration", "visits"), [(1, 20), (3, 7), (4, 5)])
 def test_a_path_of_blanks_visits_a_frame_per_duration(duration: int, visits: int) -> None:
     head = tdt.random_head(blank_bias=1e3)
-    head.duration_joiner.output.bias[tdt.VOCAB_SIZE + duration] += 1e3
+    head.joiner.output.bias[tdt.VOCAB_SIZE + duration] += 1e3
     assert tdt.num_visited(head, torch.randn(2, 20, tdt.OUTPUT_DIM), LENGTHS, 10) == 2 * visits

@@ -17,6 +17,9 @@ from tests.refusals import refused
 HEADS = names("head")
 
 
+SEARCHES = [("tdt", "transducer_greedy", "transducer_beam"), ("ctc", "greedy", "beam")]
+
+
 def decode(name: str) -> dict[str, Any]:
     return {"decode": default_settings("decode", name), "head": {"name": "the head"}}
 
@@ -31,7 +34,7 @@ def test_a_head_serves_the_decoders_that_it_names(name: str) -> None:
         assert ("fusion" in settings["decode"] or "first" in settings["decode"]) == (decoder in decoders.beam)
 
 
-@pytest.mark.parametrize(("name", "greedy", "beam"), [("tdt", "tdt_greedy", "tdt_beam"), ("ctc", "greedy", "beam")])
+@pytest.mark.parametrize(("name", "greedy", "beam"), SEARCHES)
 def test_a_decoder_that_lacks_a_part_of_the_head_is_refused_with_those_that_do_not(
     name: str, greedy: str, beam: str
 ) -> None:
@@ -67,7 +70,8 @@ def test_a_beam_that_replaces_a_greedy_decoder_searches_the_same_part_of_the_hea
 
 
 @pytest.mark.parametrize(
-    ("head", "own", "expected"), [("tdt", "tdt_greedy", "tdt_beam"), ("tdt", "greedy", "beam"), ("ctc", "beam", "beam")]
+    ("head", "own", "expected"),
+    [*SEARCHES, ("tdt", "greedy", "beam"), ("ctc", "beam", "beam")],
 )
 def test_options_of_beam_search_replace_the_models_greedy_decoder(head: str, own: str, expected: str) -> None:
     config = {"head": default_settings("head", head), "decode": default_settings("decode", own)}

@@ -19,7 +19,6 @@ from asr.checkpoint.bundle import Bundle, replace_bundle
 from asr.checkpoint.load import load_recognizer, model_config
 from asr.data.manifest import read_manifest
 from asr.export import main as export
-from asr.onnx.transducer import parts_of
 from asr.publishing.exported_folder import token_files
 from asr.publishing.sherpa_transducer import SherpaDecoder, SherpaJoiner, has_sherpa_durations, to_sherpa
 from tests import parakeet
@@ -56,7 +55,7 @@ def transducer_bundle(folder: Path, *overrides: str, blank: float = 4.0) -> Path
     torch.manual_seed(0)
     model = parakeet.randomized(build_model(config, tokenizer, features))
     head: Any = model.head
-    joiner = getattr(head, "duration_joiner", None) or head.joiner
+    joiner = head.joiner
     features_of_sound = features(sound(3.0, seed=9))[None]
     with torch.no_grad():  # frames must differ, and blanks must be as likely as tokens
         average = model(features_of_sound, torch.tensor([features_of_sound.shape[1]])).out[0].mean(dim=0)
@@ -112,7 +111,7 @@ def test_the_decoder_and_joiner_for_sherpa_onnx_equal_ours_but_the_blank_is_last
 ) -> None:
     overrides = [f"head={head}", f"head/predictor={predictor}", "head.predictor.dim=12"]
     model = load_recognizer(transducer_bundle(tmp_path / "bundle", *overrides)).model
-    network, joiner, durations = parts_of(model.head)
+    network, joiner, durations = model.head.predictor, model.head.joiner, model.head.durations
     vocab_size = model.tokenizer.vocab_size
     decoder, join = SherpaDecoder(model.head, vocab_size), SherpaJoiner(model.head, vocab_size)
     states: Any = [torch.zeros_like(tensor) for tensor in to_sherpa(network.initial_state(2))]

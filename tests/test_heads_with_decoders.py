@@ -97,14 +97,14 @@ def test_a_decoder_is_built_or_refused_according_to_its_needs(head: str) -> None
 
 OWN = {
     "ctc_attention": ("joint_beam", "attention_rescoring"),
-    "tdt": ("tdt_greedy", "tdt_beam"),
-    "tdt alone": ("tdt_greedy", "tdt_beam"),
+    "tdt": ("transducer_greedy", "transducer_beam"),
+    "tdt alone": ("transducer_greedy", "transducer_beam"),
     "transducer": ("transducer_greedy", "transducer_beam"),
     "transducer alone": ("transducer_greedy", "transducer_beam"),
 }
 
 
-FAST = [("ctc_attention", "joint_beam"), ("transducer", "transducer_greedy"), ("tdt", "tdt_beam")]
+FAST = [("ctc_attention", "joint_beam"), ("transducer", "transducer_greedy"), ("tdt", "transducer_beam")]
 
 
 @pytest.mark.parametrize(

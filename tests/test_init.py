@@ -155,7 +155,7 @@ def test_a_new_joiner_starts_with_the_logits_of_the_models_ctc_layer(
     with caplog.at_level(logging.INFO, "asr"):
         start.load(model)
     assert mentions(caplog.text, f"CTC ... {fluent / 'run'}")
-    joiner = model.head.duration_joiner if head == "tdt" else model.head.joiner
+    joiner = model.head.joiner
     weights, frames = start.bundle.weights, torch.randn(9, 32)
     expected = frames @ weights["head.ctc.linear.weight"].T + weights["head.ctc.linear.bias"]
     tokens = torch.zeros(9, 70)
@@ -170,11 +170,12 @@ def test_a_new_joiner_starts_with_the_logits_of_the_models_ctc_layer(
 @pytest.mark.parametrize(
     ("head", "own", "overrides", "decode"),
     [
-        ("tdt", "tdt_greedy", [], {"name": "tdt_greedy", "max_symbols": 3}),
+        ("tdt", "transducer_greedy", [], {"name": "transducer_greedy", "max_symbols": 3}),
         ("transducer", "transducer_greedy", [], {"name": "transducer_greedy", "max_symbols": 3}),
-        ("tdt", "tdt_beam", [], default_settings("decode", "tdt_greedy")),  # the model's own search may be slow
-        ("tdt", "tdt_greedy", ["decode=greedy"], {"name": "greedy"}),
-        ("tdt", "tdt_greedy", ["head=transducer"], default_settings("decode", "transducer_greedy")),
+        # The model's own search may be slow.
+        ("tdt", "transducer_beam", [], default_settings("decode", "transducer_greedy")),
+        ("tdt", "transducer_greedy", ["decode=greedy"], {"name": "greedy"}),
+        ("tdt", "transducer_greedy", ["head=transducer"], default_settings("decode", "transducer_greedy")),
         ("ctc", "beam", [], {"name": "greedy"}),
         ("ctc", "greedy", ["decode=beam", "decode.beam_size=3"], default_settings("decode", "beam") | {"beam_size": 3}),
     ],
@@ -221,8 +222,29 @@ def test_a_joiner_in_the_start_model_is_kept(tmp_path: Path, caplog: pytest.LogC
     with caplog.at_level(logging.INFO, "asr"):
         start.load(model)
     assert "the joiner starts" not in caplog.text
-    name = "head.duration_joiner.output.weight"
+    name = "head.joiner.output.weight"
     assert torch.equal(model.state_dict()[name], start.bundle.weights[name])
+
+
+@pytest.mark.parametrize("durations", ["[]", "[0,1,2,3,4]", "[0,1]"])
+@pytest.mark.parametrize("texts", [["abc"], ["abcd"]], ids=["same tokens", "another token"])
+@torch.no_grad()
+def test_the_rows_of_a_joiner_are_loaded_by_token_and_duration_rows_only_if_the_durations_are_equal(
+    durations: str, texts: list[str], tmp_path: Path
+) -> None:
+    sizes = ["head.sigma=0", "head.omega=0"]
+    changed = ["head=tdt", f"head.durations={durations}", *sizes, *(["tokenizer=char"] if texts != ["abc"] else [])]
+    config = start_config(save(tmp_path / "old.ckpt", "head=tdt", *sizes, texts=["abc"], weights=1), *changed)
+    start = start_of(config.init)
+    assert start is not None
+    model = fresh(config.components, texts)
+    random = model.head.joiner.output.weight.clone()
+    start.load(model)
+    expected, loaded = start.bundle.weights["head.joiner.output.weight"], model.head.joiner.output.weight
+    num_old, num_new = len(expected) - 5, len(model.tokenizer.pieces)
+    assert num_new == num_old + (texts != ["abc"])
+    assert torch.equal(loaded[:num_old], expected[:num_old])
+    assert torch.equal(loaded[num_new:], expected[num_old:] if durations == "[0,1,2,3,4]" else random[num_new:])
 
 
 def test_tensors_that_the_new_head_does_not_have_are_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -49,7 +49,7 @@ CHOICES = [
     ["head=transducer", "decode=lm_rescoring", "decode@decode.first=transducer_beam"],
     ["head=transducer", "head/predictor=gru"],
     ["head=tdt", "head/predictor=lstm"],
-    ["head=tdt", "decode=tdt_beam"],
+    ["head=tdt", "decode=transducer_beam"],
 ]
 SMALL = [
     *("encoder.dim=16", "encoder.num_layers=2", "encoder.num_heads=2", "encoder.feed_forward_factor=1"),

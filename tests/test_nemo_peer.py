@@ -84,7 +84,7 @@ def test_encoder_joint_network_and_losses_equal_nemos(kind: str, models: Path) -
     encoded: Encoded = model(torch.nn.utils.rnn.pad_sequence(features, batch_first=True), lengths)
     assert encoded.lengths.tolist() == expected["lengths"].tolist()
     head: Any = model.head
-    joiner = getattr(head, "duration_joiner", None) or head.joiner
+    joiner = head.joiner
     tokens = torch.nn.utils.rnn.pad_sequence([torch.tensor(row) + 1 for row in TOKENS], batch_first=True)
     token_lengths = torch.tensor([len(row) for row in TOKENS])
     logits = joiner(joiner.of_frames(encoded.out)[:, :, None], joiner.of_tokens(head.predictor(tokens))[:, None])

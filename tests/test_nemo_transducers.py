@@ -16,7 +16,7 @@ from asr.checkpoint.load import load_recognizer
 from asr.convert import main
 from asr.errors import InputError
 from asr.head.joint_network import ACTIVATIONS
-from asr.interchange.foreign import JOINT_ACTIVATIONS
+from asr.interchange.foreign import JOINT_ACTIVATIONS, kind_of
 from asr.interchange.nemo.convert import from_nemo
 from tests.nemo import (
     DIM,
@@ -146,7 +146,7 @@ def test_a_converted_model_of_nemo_gives_nemos_logits_and_can_be_used(kind: str,
     assert main([str(archive(tmp_path, config(kind), weights)), "-o", str(tmp_path / "ours")]) == 0
     recognizer = load_recognizer(tmp_path / "ours")
     head: Any = recognizer.model.head
-    joiner = head.duration_joiner if kind.endswith("tdt") else head.joiner
+    joiner = head.joiner
     encoder_out, tokens = torch.randn(5, DIM), [3, 1, 4]
     with torch.no_grad():
         before = joiner.of_tokens(head.predictor(torch.tensor([tokens]) + 1))
@@ -155,7 +155,7 @@ def test_a_converted_model_of_nemo_gives_nemos_logits_and_can_be_used(kind: str,
     blank = len(vocabulary())
     order = [blank, *range(blank), *range(blank + 1, expected.shape[-1])]
     torch.testing.assert_close(actual, expected[..., order], rtol=0, atol=1e-5)
-    assert type(recognizer.decode).__name__ == ("TDTGreedy" if kind.endswith("tdt") else "TransducerGreedy")
+    assert type(recognizer.decode).__name__ == "TransducerGreedy"
     assert recognizer.decode.max_symbols == 7  # type: ignore[attr-defined]
     recognizer.transcribe(torch.randn(2 * SAMPLE_RATE), sample_rate=SAMPLE_RATE)
 
@@ -193,7 +193,7 @@ def test_sections_of_heads_that_the_model_does_not_have_are_ignored(
     if target != "NeMo's class":
         settings["target"] = target
     head = from_nemo(archive(tmp_path, settings, weights), "zeros").bundle.config["head"]
-    assert (head["name"], head.get("ctc_weight", 0.0)) == ({"rnnt": "transducer"}.get(kind, kind), 0.0)
+    assert (kind_of(head), head.get("ctc_weight", 0.0)) == (kind.upper(), 0.0)
 
 
 @pytest.mark.parametrize("target", ["mylab.models.Unknown", None])
@@ -363,7 +363,7 @@ def test_a_damaged_section_is_reported_in_one_line_or_not_needed(name: str, valu
     settings = config("hybrid tdt") | {name: value}
     path = archive(tmp_path, settings, state("hybrid tdt"))
     if name in ("loss", "decoding"):  # the durations are in both sections
-        assert from_nemo(path, "zeros").bundle.config["head"]["name"] == "tdt"
+        assert from_nemo(path, "zeros").bundle.config["head"]["durations"] == DURATIONS
         return
     named = {"decoder": "decoder", "joint": "joint" if value is not None else "decoder.prediction", "aux_ctc": "ctc"}
     assert_refused(path, named[name], tmp_path)

@@ -191,7 +191,7 @@ def recognizer_with(folder: Path, head: str = "ctc", first: str = "beam") -> tup
     [
         ("ctc", "beam"),
         ("transducer", "transducer_beam"),
-        ("tdt", "tdt_beam"),
+        ("tdt", "transducer_beam"),
         ("ctc_attention", "joint_beam"),
     ],
 )

@@ -44,10 +44,6 @@ def inputs_of(processor: Any, waveforms: list[Tensor]) -> dict[str, Tensor]:
     return {"input_features": inputs["input_features"].double(), "attention_mask": inputs["attention_mask"]}
 
 
-def joiner_of(head: Any) -> Any:
-    return getattr(head, "joiner", None) or head.duration_joiner
-
-
 @KINDS
 @pytest.mark.parametrize("has_blank", [True, False], ids=["blank in the tokenizer", "no blank in the tokenizer"])
 def test_the_logits_of_all_frames_and_tokens_equal_those_of_transformers(
@@ -65,7 +61,7 @@ def test_the_logits_of_all_frames_and_tokens_equal_those_of_transformers(
         )
         head, ours = recognizer.model.head.double(), recognizer.model.encoder.double()
         out = ours(inputs["input_features"], inputs["attention_mask"].sum(dim=1))
-        network, joiner = head.predictor, joiner_of(head)
+        network, joiner = head.predictor, head.joiner
         actual = joiner(joiner.of_frames(out.out)[:, :, None], joiner.of_tokens(network(tokens + 1))[:, None])
     order = [blank, *range(blank), *range(blank + 1, expected.shape[-1])]
     num_frames = int(out.lengths[0])
@@ -95,7 +91,7 @@ def test_the_loss_and_its_gradients_equal_those_of_transformers(kind: str, tmp_p
     actual = {"tdt": (losses / lengths).mean(), "rnnt": losses.sum() / lengths.sum()}[kind]
     actual.backward()
     torch.testing.assert_close(actual.float(), expected.float(), rtol=1e-4, atol=0)
-    joiner, blank = joiner_of(head), model.config.blank_token_id
+    joiner, blank = head.joiner, model.config.blank_token_id
     for ours, theirs in (
         (joiner.of_frames, model.encoder_projector),
         (joiner.of_tokens, model.decoder.decoder_projector),
@@ -176,7 +172,7 @@ def test_an_export_of_a_hybrid_contains_only_the_transducer_and_the_command_name
     assert "Left out: head.ctc.linear.bias, head.ctc.linear.weight. Parakeet has no CTC head" in capsys.readouterr().out
     written = ParakeetForTDT.from_pretrained(tmp_path / "theirs")
     weights = read_bundle(tmp_path / "ours").weights
-    assert torch.equal(written.encoder_projector.weight, weights["head.duration_joiner.of_frames.weight"])
+    assert torch.equal(written.encoder_projector.weight, weights["head.joiner.of_frames.weight"])
     assert export([str(tmp_path / "ours"), "--to", "huggingface", "-o", str(tmp_path / "exported")]) == 0
     assert "Left out: head.ctc.linear.bias" in capsys.readouterr().out
     card = (tmp_path / "exported" / "README.md").read_text()

@@ -91,7 +91,7 @@ def covering_pairs() -> list[Any]:
     of_heads = [(head, OWN.get(head, ("greedy",))[0]) for head in (*HEADS, *ALONE)]
     of_decoders = [(head, decode) for head in ("ctc", *OWN) for decode in OWN.get(head, DECODERS)]
     by_decoder = {decode: (head, decode) for head, decode in of_decoders}
-    fast = [("tdt", "tdt_greedy")]
+    fast = [("tdt", "transducer_greedy")]
     others = [pair for pair in dict.fromkeys([*of_heads, *by_decoder.values()]) if pair not in fast]
     return [*fast, *(pytest.param(*pair, marks=pytest.mark.slow) for pair in others)]
 

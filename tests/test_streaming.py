@@ -94,7 +94,7 @@ def transducer(name: str = "transducer") -> Recognizer:
     overrides = TRANSDUCERS[name]
     decode = resolved(*overrides)["decode"]
     recognizer = streaming_recognizer(decode, head=(*overrides, "head/predictor=lstm"))
-    joiner, predictor = joiner_of(recognizer), recognizer.model.head.predictor
+    joiner, predictor = recognizer.model.head.joiner, recognizer.model.head.predictor
     frames = recognizer.model.features(speech(4.0, 99))
     with torch.no_grad():
         # Except for "transducer", tokens have little influence on the joiner, so that no token is repeated endlessly.
@@ -108,11 +108,6 @@ def transducer(name: str = "transducer") -> Recognizer:
         joiner.output.bias[BLANK_ID] += 10.0 if name == "transducer" else 5.0
         joiner.output.bias[recognizer.model.tokenizer.pieces.index(" ")] += 5.0
     return recognizer
-
-
-def joiner_of(recognizer: Recognizer) -> Any:
-    head = recognizer.model.head
-    return getattr(head, "joiner", None) or head.duration_joiner
 
 
 def streaming_recognizer(
@@ -317,7 +312,7 @@ def test_the_cost_per_chunk_of_an_endless_word_is_bounded(decode: str, monkeypat
         if recognizer.model.head.frame_head is not None:
             recognizer.model.head.frame_head.linear.bias[space] -= 1000.0
         if is_transducer:
-            joiner_of(recognizer).output.bias[[space, BLANK_ID]] -= torch.tensor([1000.0, 6.5])
+            recognizer.model.head.joiner.output.bias[[space, BLANK_ID]] -= torch.tensor([1000.0, 6.5])
     aligned: list[int] = []
 
     def counted(log_probs: Tensor, tokens: list[int]) -> list[Span]:
@@ -574,7 +569,7 @@ def test_a_long_recording_is_cut_where_a_transducer_without_ctc_emits_nothing(na
     """The tokens of this model depend only on frames, so cutting the recording into segments does not change them."""
     recognizer = transducer(name)
     with torch.no_grad():
-        joiner_of(recognizer).of_tokens.weight.zero_()
+        recognizer.model.head.joiner.of_tokens.weight.zero_()
     recognizer.model.float()
     waveform = speech(40.0, 8, torch.float32)
     chunks = Inference(chunks=ChunkBounds(4.8, 1.2))  # multiples of the encoder's own chunks

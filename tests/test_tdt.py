@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from asr.build import check_components, component
-from asr.decode.tdt_beam import TDTBeam
-from asr.decode.tdt_greedy import TDTGreedy
+from asr.decode.transducer_beam import TransducerBeam
+from asr.decode.transducer_greedy import TransducerGreedy
 from asr.errors import InputError
 from asr.interfaces import Encoded, Span
 from asr.kernels.tdt_loss import tdt_loss
@@ -157,12 +157,12 @@ def config(predictor: str, *more: str) -> dict[str, Any]:
 
 def head(predictor: str = "stateless", seed: int = 0, scale: float = 3.0, more: tuple[str, ...] = ()) -> Any:
     """Make a small head in float64 whose distributions are far from uniform."""
-    return random_head(config(predictor, *more), "duration_joiner", len(PIECES), seed, scale)
+    return random_head(config(predictor, *more), len(PIECES), seed, scale)
 
 
 def head_logits(made: Any, encoder_out: Tensor, tokens: tuple[int, ...]) -> Tensor:
     """Return logits (T', U + 1, V + D) of frames (T', D) and tokens, token by token."""
-    return logits_of(made.predictor, made.duration_joiner, encoder_out, tokens)
+    return logits_of(made.predictor, made.joiner, encoder_out, tokens)
 
 
 @pytest.mark.parametrize("more", [(), ("head.ctc_weight=0",), ("head.joint_activation=relu",)])
@@ -209,32 +209,26 @@ def test_omega_is_the_probability_of_a_loss_without_durations_and_the_draw_depen
 
 def test_cells_is_the_number_of_elements_of_the_largest_tensor() -> None:
     made, sizes = head(), []
-    made.duration_joiner.output.register_forward_hook(
-        lambda module, inputs, out: sizes.extend([inputs[0].numel(), out.numel()])
-    )
+    made.joiner.output.register_forward_hook(lambda module, inputs, out: sizes.extend([inputs[0].numel(), out.numel()]))
     encoded = Encoded(torch.randn(3, 9, DIM, dtype=torch.float64), torch.tensor([9, 2, 5]), {})
     made.losses(encoded, targets_of(torch.ones(3, 4, dtype=torch.int64), torch.tensor([1, 4, 2])))
     assert max(sizes) == 3 * made.cells(9, 4)
 
 
-@pytest.mark.parametrize(
-    "durations", ["[1,2]", "[0,2]", "[0,1,1]", "[0,1,3,2]", "[0,1,1000]", "[0]", "[]", "[0,1.5]", "3"]
-)
+@pytest.mark.parametrize("durations", ["[1,2]", "[0,2]", "[0,1,1]", "[0,1,3,2]", "[0,1,1000]", "[0]", "[0,1.5]", "3"])
 def test_invalid_durations_are_refused(durations: str) -> None:
     with refused(InputError, "head.durations ... ascending order"):
         component("head", resolved("head=tdt", f"head.durations={durations}")["head"])
 
 
-def test_searches_with_and_without_durations_refuse_each_others_heads() -> None:
-    with refused(InputError, "decode=transducer_greedy ... head=tdt"):
-        check_components(resolved("head=tdt", "decode=transducer_greedy"))
-    with refused(InputError, "decode=tdt_beam ... duration_joiner"):
-        check_components(resolved("head=transducer", "decode=tdt_beam"))
-    assert resolved("head=tdt")["decode"]["name"] == "tdt_greedy"
+@pytest.mark.parametrize("setting", ["sigma", "omega"])
+def test_settings_of_the_loss_with_durations_are_refused_without_durations(setting: str) -> None:
+    with refused(InputError, f"head.{setting} ... head.durations", got=0.1):
+        check_components(resolved("head=transducer", f"head.{setting}=0.1"))
 
 
-def greedy(made: Any, max_symbols: int = 10) -> TDTGreedy:
-    return TDTGreedy(made, Pieces(PIECES), as_written, max_symbols=max_symbols)  # type: ignore[arg-type]
+def greedy(made: Any, max_symbols: int = 10) -> TransducerGreedy:
+    return TransducerGreedy(made, Pieces(PIECES), as_written, max_symbols=max_symbols)  # type: ignore[arg-type]
 
 
 def plain_greedy(made: Any, encoder_out: Tensor, max_symbols: int) -> tuple[list[int], float, list[Span], list[float]]:
@@ -298,8 +292,8 @@ def test_junk_after_an_utterance_changes_no_hypothesis() -> None:
     assert_junk_changes_no_hypothesis([greedy(made), beam(made)])
 
 
-def beam(made: Any, **settings: Any) -> TDTBeam:
-    return TDTBeam(made, Pieces(PIECES), as_written, **search_settings("tdt_beam", **settings))  # type: ignore[arg-type]
+def beam(made: Any, **settings: Any) -> TransducerBeam:
+    return TransducerBeam(made, Pieces(PIECES), as_written, **search_settings("transducer_beam", **settings))  # type: ignore[arg-type]
 
 
 Best = tuple[float, list[Span], list[float]]  # score, frames and confidences of the most likely path

@@ -49,7 +49,7 @@ def config(predictor: str) -> dict[str, Any]:
 
 def head(predictor: str = "stateless", vocab_size: int = len(PIECES), scale: float = 3.0, seed: int = 0) -> Any:
     """Make a small transducer in float64 whose distributions are far from uniform."""
-    return random_head(config(predictor), "joiner", vocab_size, seed, scale)
+    return random_head(config(predictor), vocab_size, seed, scale)
 
 
 def log_probs(made: Any, encoder_out: Tensor, tokens: tuple[int, ...]) -> Tensor:

@@ -28,14 +28,14 @@ Case = tuple[tuple[int, ...], int]  # tokens; number of frames
 needs_kenlm = pytest.mark.skipif(find_spec("flashlight") is None, reason="flashlight-text is not installed")
 
 
-def random_head(config: dict[str, Any], joiner: str, vocab_size: int, seed: int, scale: float) -> Any:
+def random_head(config: dict[str, Any], vocab_size: int, seed: int, scale: float) -> Any:
     """Make a float64 head with random weights; `scale` multiplies the joiner's output to make it far from uniform."""
     torch.manual_seed(seed)
     made = component("head", config)(DIM, 3, vocab_size).double().eval()
     with torch.no_grad():
         for parameter in made.parameters():
             parameter.copy_(0.7 * torch.randn_like(parameter))
-        getattr(made, joiner).output.weight *= scale
+        made.joiner.output.weight *= scale
     return made
 
 

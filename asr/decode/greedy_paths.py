@@ -6,7 +6,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from asr.interfaces import BLANK_ID, Hypothesis, JointNetwork, Predictor, Span
+from asr.interfaces import BLANK_ID, Hypothesis, Span, TransducerHead
 from asr.kernels.choice import exact
 
 
@@ -85,30 +85,30 @@ class TokenSteps:
         return rows
 
 
-def begin(predictor: Predictor, joiner: JointNetwork, number: int) -> Cursor:
+def begin(head: TransducerHead, number: int) -> Cursor:
     """Return the state of `number` utterances before their first frame."""
-    state = predictor.initial_state(number)
+    state = head.predictor.initial_state(number)
     tokens = torch.full((number,), BLANK_ID, device=state.device)
-    out, state = predictor.step(tokens, state)
+    out, state = head.predictor.step(tokens, state)
     scores = torch.zeros(number, dtype=exact(state.device), device=state.device)
-    return Cursor(torch.zeros_like(tokens), tokens, scores, joiner.of_tokens(out), state)
+    return Cursor(torch.zeros_like(tokens), tokens, scores, head.joiner.of_tokens(out), state)
 
 
-def read(predictor: Predictor, joiner: JointNetwork, cursor: Cursor, tokens: Tensor) -> Cursor:
+def read(head: TransducerHead, cursor: Cursor, tokens: Tensor) -> Cursor:
     """Advance the prediction network by tokens (B,); utterances with a blank keep their state."""
     writes = tokens != BLANK_ID
     if not bool(writes.any()):
         return cursor
     tokens = torch.where(writes, tokens, cursor.tokens)
-    out, after = predictor.step(tokens, cursor.state)
+    out, after = head.predictor.step(tokens, cursor.state)
     state = torch.where(writes.view(-1, *[1] * (after.dim() - 1)), after, cursor.state)
-    before = torch.where(writes[:, None], joiner.of_tokens(out), cursor.before)
+    before = torch.where(writes[:, None], head.joiner.of_tokens(out), cursor.before)
     return cursor._replace(tokens=tokens, before=before, state=state)
 
 
-def begin_stream(predictor: Predictor, joiner: JointNetwork) -> GreedyPath:
+def begin_stream(head: TransducerHead) -> GreedyPath:
     """Begin a stream."""
-    return GreedyPath(WrittenTokens([], [], []), 0, begin(predictor, joiner, 1))
+    return GreedyPath(WrittenTokens([], [], []), 0, begin(head, 1))
 
 
 def together(states: Sequence[GreedyPath]) -> Cursor:

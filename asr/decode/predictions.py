@@ -1,4 +1,4 @@
-"""Outputs of a transducer's prediction network for the prefixes of a beam."""
+"""Outputs of a transducer in a search: the next token and duration, and what its prediction network has read."""
 
 from collections.abc import Iterable
 from typing import cast
@@ -7,24 +7,39 @@ import torch
 from torch import Tensor
 
 from asr.decode.prefixes import Prefix
-from asr.interfaces import BLANK_ID, JointNetwork, Predictor
+from asr.interfaces import BLANK_ID, TransducerHead
+
+
+def next_log_probs(head: TransducerHead, frames: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
+    """Join frames and the tokens before them; tokens and durations are normalised separately, in float32.
+
+    Args:
+        head: the head.
+        frames: the joiner's input from frames, (..., J).
+        tokens: the joiner's input from the tokens so far, (..., J).
+
+    Returns:
+        Log_probs of the next token, (..., V), and of its duration, (..., number of durations).
+    """
+    logits = head.joiner(frames, tokens)
+    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    vocab_size = logits.shape[-1] - len(head.durations)
+    return logits[..., :vocab_size].log_softmax(dim=-1), logits[..., vocab_size:].log_softmax(dim=-1)
 
 
 class PrefixReader:
     """Compute the joiner's input for each prefix of a beam, and cache it with the prediction network's state.
 
     Args:
-        predictor: prediction network.
-        joiner: joint network.
+        head: the head.
         empty: the prefix without tokens.
     """
 
-    def __init__(self, predictor: Predictor, joiner: JointNetwork, empty: Prefix) -> None:
-        self._predictor = predictor
-        self._joiner = joiner
-        initial = predictor.initial_state(1)
-        out, state = predictor.step(torch.full((1,), BLANK_ID, device=initial.device), initial)
-        self._read = {empty: (joiner.of_tokens(out)[0], state[0])}
+    def __init__(self, head: TransducerHead, empty: Prefix) -> None:
+        self._predictor, self._joiner = head.predictor, head.joiner
+        initial = head.predictor.initial_state(1)
+        out, state = head.predictor.step(torch.full((1,), BLANK_ID, device=initial.device), initial)
+        self._read = {empty: (head.joiner.of_tokens(out)[0], state[0])}
 
     def __call__(self, prefixes: Iterable[Prefix]) -> Tensor:
         """Return the joiner's inputs for N prefixes, (N, J); a new prefix must extend a cached one by a token."""

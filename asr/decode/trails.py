@@ -48,6 +48,22 @@ class Paths(NamedTuple):
 Beams = dict[Prefix, Paths]
 
 
+class BeamLimits(NamedTuple):
+    """What bounds the beams of a search.
+
+    Args:
+        beam_size: maximum number of prefixes.
+        beam_threshold: prefixes are pruned if the best prefix scores higher by more than this (natural logarithm).
+        tokens_per_frame: number of most likely tokens that extend a prefix, not counting the blank.
+        max_symbols: maximum number of tokens in a frame.
+    """
+
+    beam_size: int
+    beam_threshold: float
+    tokens_per_frame: int
+    max_symbols: int
+
+
 def add(beams: Beams, prefix: Prefix, paths: Paths) -> None:
     """Add paths to a beam; if the beam has paths to the same prefix, sum the probabilities."""
     present = beams.get(prefix)

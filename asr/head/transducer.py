@@ -1,24 +1,40 @@
-"""The transducer (RNN-T), which predicts the next token from a frame and the output of a prediction network."""
+"""The transducer (RNN-T), with or without durations (TDT): the next token from a frame and the tokens before it."""
 
 from collections.abc import Callable
 from typing import Annotated
 
+import torch
 from torch import Tensor, nn
 
+from asr.errors import InputError
 from asr.head.ctc import CTC
 from asr.head.joint_network import Joiner, JointActivation, joint_logits
 from asr.interfaces import NO_TAPS, Decoders, Encoded, Predictor, Targets
+from asr.kernels.tdt_loss import tdt_loss
 from asr.kernels.transducer_loss import transducer_loss
 from asr.lengths import Lengths
-from asr.settings.rule import PROBABILITY, Dim, Probability
+from asr.settings.rule import FRACTION, PROBABILITY, Dim, Probability, Rule, is_whole, number
 
-CTCWeight = Annotated[float, PROBABILITY]
+MAX_DURATION = 100  # encoder frames: several seconds of audio with any encoder's stride
+DURATIONS = Rule(
+    f"empty, or a list of frame counts in ascending order, 0 and 1 first, at most {MAX_DURATION}",
+    lambda value: (
+        isinstance(value, list)
+        and all(map(is_whole, value))
+        and value[:2] in ([], [0, 1])
+        and value == sorted(set(value))
+        and max(value, default=0) <= MAX_DURATION
+    ),
+)
 
 
 class Transducer(nn.Module):
     """Prediction network, joiner, and a CTC head if `ctc_weight` is not 0.
 
-    *Source*: Graves 2012, arXiv:1211.3711; the joiner: Graves et al. 2013, arXiv:1303.5778, section 2.3.
+    With `durations` it also predicts the number of frames from each token, or blank, to the next: TDT.
+
+    *Source*: Graves 2012, arXiv:1211.3711; the joiner: Graves et al. 2013, arXiv:1303.5778, section 2.3; durations:
+    Xu et al. 2023, arXiv:2304.06795, and omega as in NVIDIA NeMo.
 
     Args:
         output_dim: D.
@@ -27,8 +43,17 @@ class Transducer(nn.Module):
         joint_dim: J, dimension of the joiner.
         joint_activation: activation of the joiner.
         dropout: dropout in the joiner, after the activation.
+        durations: possible durations of a token or a blank in encoder frames; a blank lasts at least one. []: each
+            blank lasts one frame and each token none, as in the original transducer.
+        sigma: subtracted from the log-probabilities of tokens and blank in training, which favours long durations
+            (section 3.3 of Xu et al.); 0 without durations.
+        omega: probability that a training batch uses the loss of a transducer without durations instead; 0 without
+            durations.
         ctc_weight: weight of the CTC loss; the transducer loss has weight 1 - ctc_weight. 0: no CTC head.
         predictor: makes the prediction network, given V.
+
+    Raises:
+        InputError: sigma or omega is given without durations.
     """
 
     taps = NO_TAPS
@@ -44,15 +69,25 @@ class Transducer(nn.Module):
         joint_dim: Dim,
         joint_activation: JointActivation,
         dropout: Probability,
-        ctc_weight: CTCWeight,
+        durations: Annotated[list[int], DURATIONS],
+        sigma: Annotated[float, number(0, 1)],
+        omega: Annotated[float, FRACTION],
+        ctc_weight: Annotated[float, PROBABILITY],
         predictor: Callable[[int], Predictor],
     ) -> None:
         super().__init__()
+        if not durations and (sigma, omega) != (0, 0):
+            must = "head.sigma and head.omega must be 0 without head.durations"
+            raise InputError(f"{must}; got {sigma:g} and {omega:g}. Give durations: head=tdt.")
+        self.durations = tuple(durations)
+        self.vocab_size = vocab_size
         self.predictor = predictor(vocab_size)
-        dims = output_dim, self.predictor.output_dim, vocab_size, joint_dim
+        dims = output_dim, self.predictor.output_dim, vocab_size + len(durations), joint_dim
         self.joiner = Joiner(*dims, joint_activation, dropout)
         self.ctc = CTC(output_dim, num_blocks, vocab_size) if ctc_weight else None
         self.ctc_weight = ctc_weight
+        self.sigma = sigma
+        self.omega = omega
 
     @property
     def loss_names(self) -> tuple[str, ...]:
@@ -65,10 +100,16 @@ class Transducer(nn.Module):
         return self.ctc
 
     def losses(self, encoded: Encoded, targets: Targets) -> dict[str, Tensor]:
-        """Compute the weighted loss of each utterance and its two parts, (B,) each; arguments as in `CTC`."""
+        """Compute the weighted loss of each utterance and its two parts, (B,) each; arguments as in `CTC`.
+
+        In training, the draw with probability `omega` uses torch's CPU generator, which is seeded for each batch.
+        """
         logits, cut = joint_logits(self.joiner, self.predictor, encoded, targets)
-        token_lengths = targets["token_lengths"]
-        transducer = transducer_loss(logits, cut, encoded.lengths, token_lengths)
+        lengths = encoded.lengths, targets["token_lengths"]
+        if not self.durations or (self.training and self.omega > 0 and float(torch.rand(())) < self.omega):
+            transducer = transducer_loss(logits[..., : self.vocab_size], cut, *lengths)
+        else:
+            transducer = tdt_loss(logits, cut, *lengths, self.durations, self.sigma if self.training else 0.0)
         if self.ctc is None:
             return {"loss": transducer}
         ctc = self.ctc.losses(encoded, targets)["loss"]

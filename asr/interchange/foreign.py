@@ -24,7 +24,7 @@ CURES = {
     "head.predictor": " Train with head/predictor=lstm.",
 }
 FULL_ATTENTION, LOCAL_ATTENTION = "relative_attention", "local_attention"
-CTC, TRANSDUCERS = "ctc", ("transducer", "tdt")  # heads of asr that the other toolkits also have
+CTC, TRANSDUCER = "ctc", "transducer"  # heads of asr that the other toolkits also have
 PARTS = {  # parts of asr that the other toolkits also have
     "encoder": ("conformer",),
     "encoder.convolution": ("depthwise_convolution",),
@@ -32,7 +32,7 @@ PARTS = {  # parts of asr that the other toolkits also have
     "encoder.activation": ("swish",),
     "features": ("slaney_fbank",),
     "features.normalize": ("utterance_cmvn",),
-    "head": (CTC, *TRANSDUCERS),
+    "head": (CTC, TRANSDUCER),
 }
 
 
@@ -148,6 +148,13 @@ def normalizer_of(pieces: list[str]) -> str:
     return "basic" if plain else "as_written"
 
 
+def kind_of(head: Mapping[str, Any]) -> str:
+    """Return what other toolkits call a head: CTC, RNNT or TDT."""
+    if head["name"] == CTC:
+        return "CTC"
+    return "TDT" if head["durations"] else "RNNT"
+
+
 def check_parts(
     config: Mapping[str, Any], toolkit: str, subsamplings: tuple[str, ...], attentions: tuple[str, ...]
 ) -> None:
@@ -163,7 +170,7 @@ def check_parts(
         InputError: the toolkit does not have a part; the message names the first such part.
     """
     needed: dict[str, tuple[str, ...]] = {**PARTS, "encoder.subsampling": subsamplings, "encoder.attention": attentions}
-    if config["head"]["name"] in TRANSDUCERS:
+    if config["head"]["name"] == TRANSDUCER:
         needed["head.predictor"] = ("lstm",)
     for name, parts in needed.items():
         section, _, key = name.partition(".")

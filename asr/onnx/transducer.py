@@ -2,15 +2,14 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, cast
+from typing import TYPE_CHECKING, cast
 
 import torch
 from torch import Tensor, nn
 
 from asr.errors import InputError
-from asr.head.tdt import TDT
 from asr.head.transducer import Transducer
-from asr.interfaces import NO_TAPS, DurationHead, Encoded, Head, JointNetwork, Predictor, Targets, TransducerHead
+from asr.interfaces import NO_TAPS, Encoded, Targets, TransducerHead
 from asr.lengths import Lengths
 from asr.onnx.names import (
     ENCODER,
@@ -83,18 +82,16 @@ class OnnxJoiner:
 class OnnxTransducer:
     """A transducer head that consists of ONNX programs, and the log_probs of a CTC head if the model also has one.
 
-    As in the torch heads, the joint network is `duration_joiner` if it predicts durations, otherwise `joiner`. The
-    other attribute is None.
-
     Args:
         predictor: prediction network.
         joiner: joint network.
-        durations: durations of a TDT, in encoder frames; () for an RNNT.
+        durations: durations that the joiner predicts, in encoder frames; (): none.
         frame_head: returns the CTC head's log_probs; None: the model has no CTC head.
     """
 
     loss_names: tuple[str, ...] = ()
     taps = NO_TAPS
+    decoders = Transducer.decoders
     views = 1
 
     def __init__(
@@ -106,10 +103,8 @@ class OnnxTransducer:
     ) -> None:
         self.predictor = predictor
         self.durations = durations
-        self.joiner = None if durations else joiner
-        self.duration_joiner = joiner if durations else None
+        self.joiner = joiner
         self.frame_head = frame_head
-        self.decoders = (TDT if durations else Transducer).decoders
 
     def losses(self, encoded: Encoded, targets: Targets) -> dict[str, Tensor]:
         """Raise InputError, because a program cannot be trained."""
@@ -137,7 +132,7 @@ def open_transducer(
     Raises:
         InputError: a program is damaged, or does not belong to the model.
     """
-    _, _, durations = parts_of(model.head)
+    durations = cast(TransducerHead, model.head).durations
     frame_head = None if model.head.frame_head is None else LogProbs(vocab_size)
     encoder = session(programs[ENCODER], NET_INPUTS, ENCODER_OUTPUTS if frame_head is None else HYBRID_OUTPUTS)
     if frame_head is not None:
@@ -148,20 +143,3 @@ def open_transducer(
     output_dim = joiner.dim + (0 if frame_head is None else vocab_size)
     head = OnnxTransducer(predictor, joiner, durations, frame_head)
     return OnnxEncoder(encoder, model.encoder, output_dim), head
-
-
-class TransducerParts(NamedTuple):
-    """Parts of a transducer head, RNNT or TDT."""
-
-    predictor: Predictor
-    joiner: JointNetwork
-    durations: tuple[int, ...]  # of a TDT, in encoder frames; () for an RNNT
-
-
-def parts_of(head: Head) -> TransducerParts:
-    """Return the parts of a transducer head, RNNT or TDT."""
-    if getattr(head, "duration_joiner", None) is not None:  # looked up by name, as in asr.build.check_needs
-        tdt = cast(DurationHead, head)
-        return TransducerParts(tdt.predictor, tdt.duration_joiner, tdt.durations)
-    rnnt = cast(TransducerHead, head)
-    return TransducerParts(rnnt.predictor, rnnt.joiner, ())

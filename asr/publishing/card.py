@@ -13,10 +13,10 @@ from asr.interfaces import StreamingEncoder
 from asr.onnx.names import ENCODER, ENCODER_WAVEFORM, NET_INPUTS, SHERPA_ENCODER, STEP, WAVEFORM
 from asr.onnx.names import SHERPA as SHERPA_PROGRAM
 from asr.onnx.session import run, session
-from asr.onnx.transducer import parts_of
 from asr.publishing.examples import by_sherpa, of_ctc, of_stream, of_transducer
 from asr.publishing.program import OPSET, Net
 from asr.publishing.sherpa_transducer import MAX_SYMBOLS, has_sherpa_durations
+from asr.publishing.transducer_programs import head_of
 from asr.recognition.inference import INFERENCE
 from asr.recognition.model import Model
 from asr.recognition.recognizer import Recognizer
@@ -159,7 +159,7 @@ def card(
 
 def _outputs(model: Model) -> str:
     """Describe the outputs of a transducer's programs."""
-    durations = parts_of(model.head).durations
+    durations = head_of(model).durations
     return _OF_TRANSDUCER.format(
         of_ctc=_OF_CTC_HEAD if model.head.frame_head is not None else "",
         of_durations=_OF_DURATIONS.format(durations=list(durations)) if durations else "",
@@ -172,8 +172,8 @@ def _by_sherpa(model: Model, names: Collection[str]) -> str:
         if SHERPA_PROGRAM not in names:
             return NO_SHERPA.format(mels="80 mels", waveform=WAVEFORM)
         return _SHERPA.format(limit="", python=by_sherpa(False))
-    durations = parts_of(model.head).durations
-    if not has_sherpa_durations(model.head):
+    durations = head_of(model).durations
+    if not has_sherpa_durations(head_of(model)):
         return NO_SHERPA_DURATIONS.format(durations=list(durations))
     if SHERPA_ENCODER not in names:
         return NO_SHERPA.format(mels="mels", waveform=ENCODER_WAVEFORM)

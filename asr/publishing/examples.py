@@ -3,8 +3,8 @@
 from typing import cast
 
 from asr.interfaces import StreamingEncoder
-from asr.onnx.transducer import parts_of
 from asr.publishing.stream_step import chunk_frames
+from asr.publishing.transducer_programs import head_of
 from asr.recognition.model import Model
 
 _BEGIN = """import sys
@@ -161,8 +161,7 @@ def of_ctc(model: Model) -> str:
 
 def of_transducer(model: Model, max_symbols: int | None) -> str:
     """Return the example program for a transducer that emits at most `max_symbols` tokens in a frame."""
-    predictor, _, durations = parts_of(model.head)
-    state = predictor.initial_state(1)
+    durations, state = head_of(model).durations, head_of(model).predictor.initial_state(1)
     loop = TDT_LOOP if durations else RNNT_LOOP
     return _TRANSDUCER.format(
         **_ends(model),

@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from onnx import ModelProto
 
 FORMS = {PROGRAM: OF_FEATURES, ENCODER: OF_FEATURES, SHERPA: OF_SHERPA} | dict.fromkeys(NETS.values(), OF_WAVEFORMS)
-JOINERS = ("joiner", "duration_joiner")  # names of the joiners of RNNT and TDT in the `needs` of decoders
 PACKAGES = ("onnx", "onnxscript", "onnxruntime")  # packages of the extra `onnx`
 OnStep = Callable[[str], None]
 Parts = Mapping[str, "ModelProto"]  # programs by file name, including the program that computes the features
@@ -49,7 +48,7 @@ def check_exportable(recognizer: Recognizer, config: Config) -> None:
     check_installed(PACKAGES, "asr.export")
     needs, name = recognizer.decode.needs, config["decode"]["name"]
     cure = " To export the model's CTC head, add --decode greedy." if recognizer.model.head.frame_head else ""
-    more = [need for need in needs if need not in ("frame_head", *JOINERS)]
+    more = [need for need in needs if need not in ("frame_head", "joiner")]
     if more:
         must = "the decoder of an exported model must need only the log_probs of frames, or a joiner"
         raise InputError(f"{must}; decode={name} needs a {more[0]}, which is not exported yet.{cure}")
@@ -61,7 +60,7 @@ def check_exportable(recognizer: Recognizer, config: Config) -> None:
 
 def is_transducer(recognizer: Recognizer) -> bool:
     """Whether the decoder uses a transducer; with another decoder only the CTC head is exported."""
-    return bool({*JOINERS} & {*recognizer.decode.needs})
+    return "joiner" in recognizer.decode.needs
 
 
 def net_of(recognizer: Recognizer) -> tuple[str, Net]:
@@ -89,7 +88,7 @@ def written_down(recognizer: Recognizer, on_step: OnStep) -> Parts:
     if name == ENCODER:
         on_step("exporting the head")
         parts |= transducer_programs.export_head(model)
-        if sherpa_transducer.has_sherpa_durations(model.head):
+        if sherpa_transducer.has_sherpa_durations(transducer_programs.head_of(model)):
             parts |= sherpa_transducer.export_sherpa_head(model)
     elif model.encoder.streaming is not None:
         on_step("exporting the step of a stream")

@@ -11,6 +11,7 @@ import yaml
 
 from asr.checkpoint.bundle import CARD, read_bundle
 from asr.checkpoint.load import BUNDLE, bundle_folder
+from asr.interchange.foreign import kind_of
 from asr.interchange.huggingface.convert import names_left_out, to_huggingface
 from asr.interchange.huggingface.files import replace_huggingface
 from asr.run.names import RESULTS
@@ -19,7 +20,6 @@ from asr.text.numbers import interval, number, rate
 
 TASK = "automatic-speech-recognition"  # the hub's name for speech recognition
 TAGS = ("speech", "fast-conformer")
-KINDS = {"ctc": "CTC", "transducer": "RNNT", "tdt": "TDT"}  # asr's head: suffix of transformers' class
 _CARD = """---
 {about}---
 
@@ -99,7 +99,7 @@ def model_card(
         language: ISO 639 code, such as `en`; None: unknown.
         licence: the hub's name for the licence, such as `cc-by-4.0`; None: unknown.
     """
-    kind = KINDS[config["head"]["name"]]
+    kind = kind_of(config["head"])
     about = {
         **({"language": language} if language else {}),
         **({"license": licence} if licence else {}),

@@ -12,13 +12,12 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from asr.interfaces import BLANK_ID, Head
+from asr.interfaces import BLANK_ID, TransducerHead
 from asr.onnx.names import ENCODER_OUT, LENGTHS, SHERPA_DECODER, SHERPA_ENCODER, SHERPA_JOINER
 from asr.onnx.session import run, session
-from asr.onnx.transducer import parts_of
 from asr.publishing.agreement import ProgramDifference
 from asr.publishing.program import BATCH, SHERPA_INPUTS, take_sherpa_inputs, write_down
-from asr.publishing.transducer_programs import Join
+from asr.publishing.transducer_programs import Join, head_of
 from asr.recognition.model import Model
 
 if TYPE_CHECKING:
@@ -34,10 +33,9 @@ JOINER_NAMES = (("encoder_outputs", "decoder_outputs"), ("outputs",))
 CHANNELS_FIRST = "sherpa_outputs"
 
 
-def has_sherpa_durations(head: Head) -> bool:
+def has_sherpa_durations(head: TransducerHead) -> bool:
     """Whether a transducer has no durations, or durations that sherpa-onnx supports."""
-    _, _, durations = parts_of(head)
-    return durations == tuple(range(len(durations)))
+    return head.durations == tuple(range(len(head.durations)))
 
 
 def tokens_in_order(tokens: Sequence[str]) -> list[str]:
@@ -52,7 +50,7 @@ class SherpaDecoder(nn.Module):
     joiner's input, (B, J, 1), the unchanged lengths, and the states after the token.
     """
 
-    def __init__(self, head: Head, vocab_size: int) -> None:
+    def __init__(self, head: TransducerHead, vocab_size: int) -> None:
         super().__init__()
         self.head = head
         self.vocab_size = vocab_size
@@ -61,11 +59,11 @@ class SherpaDecoder(nn.Module):
         self, targets: Tensor, target_length: Tensor, first: Tensor, second: Tensor
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Return the joiner's input, the lengths and the states."""
-        predictor, joiner, _ = parts_of(self.head)
+        predictor = self.head.predictor
         tokens = (targets[:, 0].long() + 1) % self.vocab_size  # sherpa-onnx's blank is the last token, asr's is 0
         example = predictor.initial_state(1)
         out, state = predictor.step(tokens, from_sherpa(first, second, example.dim(), example.dtype))
-        return joiner.of_tokens(out)[:, :, None], target_length.clone(), *to_sherpa(state)
+        return self.head.joiner.of_tokens(out)[:, :, None], target_length.clone(), *to_sherpa(state)
 
 
 class SherpaJoiner(nn.Module):
@@ -75,7 +73,7 @@ class SherpaJoiner(nn.Module):
     tokens and D durations, (B, 1, 1, V + D).
     """
 
-    def __init__(self, head: Head, vocab_size: int) -> None:
+    def __init__(self, head: TransducerHead, vocab_size: int) -> None:
         super().__init__()
         self.join = Join(head)
         self.vocab_size = vocab_size
@@ -110,10 +108,10 @@ def from_sherpa(first: Tensor, second: Tensor, num_dims: int, dtype: torch.dtype
 
 def export_sherpa_head(model: Model) -> "dict[str, ModelProto]":
     """Export the decoder and the joiner; return the programs by file name."""
-    head, vocab_size = model.head, model.tokenizer.vocab_size
+    head, vocab_size = head_of(model), model.tokenizer.vocab_size
     decoder, joiner = SherpaDecoder(head, vocab_size), SherpaJoiner(head, vocab_size)
     targets = torch.zeros(2, 1, dtype=torch.int32)
-    given = (targets, torch.ones(2, dtype=torch.int32), *to_sherpa(parts_of(head).predictor.initial_state(2)))
+    given = (targets, torch.ones(2, dtype=torch.int32), *to_sherpa(head.predictor.initial_state(2)))
     with torch.no_grad():
         out, *_ = decoder(*given)
     layers = {1: "batch"}
@@ -146,7 +144,7 @@ def sherpa_encoder(encoder: "ModelProto", model: Model) -> "ModelProto":
     del program.graph.output[:]
     program.graph.output.extend([first, second])
     _drop_unused(program)
-    layers, _, hidden = to_sherpa(parts_of(model.head).predictor.initial_state(1))[0].shape
+    layers, _, hidden = to_sherpa(head_of(model).predictor.initial_state(1))[0].shape
     metadata = {
         "model_type": "EncDecRNNTBPEModel",
         "vocab_size": model.tokenizer.vocab_size - 1,  # sherpa-onnx adds the blank
@@ -156,7 +154,7 @@ def sherpa_encoder(encoder: "ModelProto", model: Model) -> "ModelProto":
         "pred_rnn_layers": layers,
         "pred_hidden": hidden,
     }
-    if parts_of(model.head).durations:
+    if head_of(model).durations:
         metadata["url"] = "tdt"  # sherpa-onnx recognises a TDT by this word in the URL
     helper.set_model_props(program, {name: str(value) for name, value in metadata.items()})
     return program
@@ -202,22 +200,22 @@ def difference(model: Model, programs: "Mapping[str, ModelProto]", audio: Mappin
         if not largest <= worst.largest:
             worst = worst._replace(largest=largest, where=where)
 
-    predictor, joiner, _ = parts_of(model.head)
+    head = head_of(model)
     frames = torch.zeros(1, 1, 1)
     for name, waveform in audio.items():
         features = model.features(waveform)[None]
         encoded = model(features, torch.tensor([features.shape[1]]))
         out, _ = run(opened[SHERPA_ENCODER], features.transpose(1, 2), torch.tensor([features.shape[1]]))
-        frames = joiner.of_frames(encoded.out)
+        frames = head.joiner.of_frames(encoded.out)
         compare(f"{SHERPA_ENCODER}, {name}", (out, frames.transpose(1, 2)))
-    join, state, token = Join(model.head), predictor.initial_state(1), BLANK_ID
+    join, state, token = Join(head), head.predictor.initial_state(1), BLANK_ID
     states: Sequence[Tensor] = to_sherpa(state)
     vocab_size = model.tokenizer.vocab_size
     for number, frame in enumerate(frames[0][:4]):
         targets = torch.tensor([[(token - 1) % vocab_size]], dtype=torch.int32)
         out, _, *states = run(opened[SHERPA_DECODER], targets, torch.ones(1, dtype=torch.int32), *states)
-        read, state = predictor.step(torch.tensor([token]), state)
-        before = joiner.of_tokens(read)
+        read, state = head.predictor.step(torch.tensor([token]), state)
+        before = head.joiner.of_tokens(read)
         [log_probs] = run(opened[SHERPA_JOINER], frame[None, :, None], out)
         expected = join(frame[None], before)
         ordered = torch.cat([expected[:, 1:vocab_size], expected[:, :1], expected[:, vocab_size:]], dim=1)

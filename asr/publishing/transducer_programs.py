@@ -1,13 +1,13 @@
 """Export of a transducer: its encoder, its prediction network and its joiner."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import torch
 from torch import Tensor, nn
 
-from asr.interfaces import Head
+from asr.decode.predictions import next_log_probs
+from asr.interfaces import TransducerHead
 from asr.onnx.names import ENCODER_OUTPUTS, HYBRID_OUTPUTS, JOINER, JOINER_NAMES, PREDICTOR, PREDICTOR_NAMES
-from asr.onnx.transducer import parts_of
 from asr.publishing.agreement import ProgramDifference
 from asr.publishing.program import BATCH, Net, write_down
 from asr.recognition.model import Model
@@ -18,9 +18,14 @@ if TYPE_CHECKING:
 BATCHES, NUM_TOKENS = (1, 2, 5), 4  # batch sizes that are compared, and number of tokens in each comparison
 
 
+def head_of(model: Model) -> TransducerHead:
+    """Return the head of a model whose decoder needs a joiner."""
+    return cast(TransducerHead, model.head)
+
+
 def transducer_net(model: Model) -> Net:
     """Return the network that computes the joiner's input, (B, T', J), and log_probs if the model has a CTC head."""
-    joiner, frame_head = parts_of(model.head).joiner, model.head.frame_head
+    joiner, frame_head = head_of(model).joiner, model.head.frame_head
     if frame_head is None:
         return Net(model, ENCODER_OUTPUTS, lambda encoded: (joiner.of_frames(encoded.out),))
     return Net(
@@ -31,42 +36,36 @@ def transducer_net(model: Model) -> Net:
 class PredictorStep(nn.Module):
     """Maps tokens (B,) and the state before them to the joiner's input, (B, J), and the next state."""
 
-    def __init__(self, head: Head) -> None:
+    def __init__(self, head: TransducerHead) -> None:
         super().__init__()
         self.head = head
 
     def forward(self, tokens: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
         """Return the joiner's input and the state."""
-        predictor, joiner, _ = parts_of(self.head)
-        out, state = predictor.step(tokens, state)
-        return joiner.of_tokens(out), state
+        out, state = self.head.predictor.step(tokens, state)
+        return self.head.joiner.of_tokens(out), state
 
 
 class Join(nn.Module):
     """Maps outputs of the encoder and of the prediction network, (N, J) each, to log_probs of the next token.
 
-    The log_probs are (N, V). For a TDT they are (N, V + number of durations), and tokens and durations are normalised
-    separately.
+    The log_probs are (N, V). With durations they are (N, V + number of durations).
     """
 
-    def __init__(self, head: Head) -> None:
+    def __init__(self, head: TransducerHead) -> None:
         super().__init__()
         self.head = head
 
     def forward(self, encoder_out: Tensor, predictor_out: Tensor) -> Tensor:
         """Return the log_probs."""
-        _, joiner, durations = parts_of(self.head)
-        logits = joiner(encoder_out, predictor_out)
-        if not durations:
-            return logits.log_softmax(dim=-1)
-        parts = logits.split([logits.shape[-1] - len(durations), len(durations)], dim=-1)
-        return torch.cat([part.log_softmax(dim=-1) for part in parts], dim=-1)
+        token_log_probs, duration_log_probs = next_log_probs(self.head, encoder_out, predictor_out)
+        return torch.cat([token_log_probs, duration_log_probs], dim=-1) if self.head.durations else token_log_probs
 
 
 def export_head(model: Model) -> "dict[str, ModelProto]":
     """Export the prediction network and the joiner; return the programs by file name."""
-    head = model.head
-    tokens, state = torch.zeros(2, dtype=torch.int64), parts_of(head).predictor.initial_state(2)
+    head = head_of(model)
+    tokens, state = torch.zeros(2, dtype=torch.int64), head.predictor.initial_state(2)
     out, _ = PredictorStep(head)(tokens, state)
     return {
         PREDICTOR: write_down(PredictorStep(head), (tokens, state), PREDICTOR_NAMES, (BATCH, BATCH)),
@@ -78,8 +77,8 @@ def export_head(model: Model) -> "dict[str, ModelProto]":
 def difference(expected: Model, actual: Model) -> ProgramDifference:
     """Compare the programs of the prediction network and the joiner with the model, token by token."""
     worst = ProgramDifference(0.0, "nowhere", 0, 0)
-    heads = [parts_of(model.head) for model in (expected, actual)]
-    joins = [Join(model.head) for model in (expected, actual)]
+    heads = [head_of(model) for model in (expected, actual)]
+    joins = [Join(head) for head in heads]
     generator = torch.Generator().manual_seed(0)
     for batch in BATCHES:
         states = [head.predictor.initial_state(batch) for head in heads]

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+JOINER_OUTPUT = "head.joiner.output."  # prefix of the names of the weights of a transducer's output layer
+
 PARTS = ("normalizer", "tokenizer", "features", "encoder", "head")  # components that are copied from the model
 
 
@@ -124,11 +126,14 @@ class Initialization:
         weights, frame_head = self._named_as_in(model, tokenizer)
         loadable = {name: weight for name, weight in weights.items() if name.split(".")[0] in self.parts}
         pieces = _Pieces(tokenizer, model.tokenizer)
+        durations = self.bundle.config["head"].get("durations", []), [*getattr(model.head, "durations", ())]
         taken: dict[str, Tensor] = {}
         for name in state.keys() & loadable.keys():
             loaded, target = loadable[name], state[name]
             if name.startswith("head.") and pieces.differ and pieces.are_rows(loaded, target):
                 taken[name] = pieces.rows(loaded)
+            elif name.startswith(JOINER_OUTPUT) and loaded.shape[1:] == target.shape[1:]:
+                taken[name] = pieces.joiner_rows(loaded, target, *durations)
             elif loaded.shape == target.shape:
                 taken[name] = loaded
             else:
@@ -230,6 +235,19 @@ class _Pieces:
     def are_rows(self, given: Tensor, wanted: Tensor) -> bool:
         """Whether `given` has a row for each old token, and `wanted` a row for each new token."""
         return (len(given), len(wanted)) == self._sizes and given.shape[1:] == wanted.shape[1:]
+
+    def joiner_rows(self, given: Tensor, wanted: Tensor, old: list[int], new: list[int]) -> Tensor:
+        """Convert the rows of a joiner's output: those of tokens, then one for each duration.
+
+        Args:
+            given: weights of the model.
+            wanted: fresh weights, which remain the rows of durations if these are not the model's.
+            old: durations of the model.
+            new: durations of the run.
+        """
+        num_old, num_new = self._sizes
+        tokens = self.rows(given[:num_old]) if self.differ else given[:num_old]
+        return torch.cat([tokens, given[num_old:] if old == new else wanted[num_new:]])
 
     def rows(self, given: Tensor) -> Tensor:
         """Copy the rows of common pieces, and average rows for other pieces.

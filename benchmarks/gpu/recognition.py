@@ -29,12 +29,11 @@ from benchmarks.race import race
 from benchmarks.results import Results, fixed
 
 NAME = "gpu_recognition"
-DECODERS = {  # decoders for random weights, and the head that each needs
-    "greedy": "ctc",
-    "beam": "ctc",
-    "transducer_greedy": "transducer",
-    "transducer_beam": "transducer",
-    "tdt_greedy": "tdt",
+DECODERS = {  # decoders for random weights, and the heads that each decodes
+    "greedy": ("ctc",),
+    "beam": ("ctc",),
+    "transducer_greedy": ("transducer", "tdt"),
+    "transducer_beam": ("transducer",),
 }
 RANDOM = "random weights"
 TEXTS = ["the quick brown fox jumps over a lazy dog"]  # fits a tokenizer of letters
@@ -100,8 +99,9 @@ def recognizer_makers(
             yield model, decoder, functools.partial(load_recognizer, model, decode={"name": decoder})
     if not models:
         for decoder in decoders:
-            overrides = f"encoder={encoder}", f"head={DECODERS[decoder]}", f"decode={decoder}"
-            yield RANDOM, decoder, functools.partial(random_recognizer, *overrides)
+            for head in DECODERS[decoder]:
+                overrides = f"encoder={encoder}", f"head={head}", f"decode={decoder}"
+                yield f"{head}, {RANDOM}", decoder, functools.partial(random_recognizer, *overrides)
 
 
 def random_recognizer(*overrides: str) -> Recognizer:

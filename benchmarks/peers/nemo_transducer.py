@@ -9,18 +9,17 @@ from nemo.collections.asr.parts.submodules.rnnt_greedy_decoding import GreedyBat
 from torch import Tensor
 
 from asr.head.joint_network import ACTIVATIONS
-from asr.head.tdt import TDT
 from asr.head.transducer import Transducer
 
 
-def make(head: Transducer | TDT, max_symbols: int) -> Callable[[Tensor, Tensor], list[list[int]]]:
+def make(head: Transducer, max_symbols: int) -> Callable[[Tensor, Tensor], list[list[int]]]:
     """Return a search that maps encoder_out (B, T', D) and lengths (B,) to tokens.
 
     NeMo's blank is the last id and asr's the first, so weights and tokens are shifted by one.
     """
     predictor: Any = head.predictor
-    joiner = head.duration_joiner if isinstance(head, TDT) else head.joiner
-    durations = list(head.durations) if isinstance(head, TDT) else []
+    joiner = head.joiner
+    durations = list(head.durations)
     dim, num_labels = predictor.output_dim, len(predictor.embedding.weight) - 1
     rows = [*range(1, num_labels + 1), 0, *range(num_labels + 1, len(joiner.output.bias))]
     decoder = RNNTDecoder(

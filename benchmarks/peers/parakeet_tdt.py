@@ -8,18 +8,18 @@ from torch import Tensor
 from transformers import ParakeetForTDT, ParakeetTDTConfig
 from transformers.models.parakeet.modeling_parakeet import ParakeetEncoderModelOutput
 
-from asr.head.tdt import TDT
+from asr.head.transducer import Transducer
 
 ENCODER = {"num_hidden_layers": 1, "num_attention_heads": 4, "intermediate_size": 8, "subsampling_conv_channels": 4}
 
 
-def make(head: TDT) -> Callable[[Tensor, Tensor], list[list[int]]]:
+def make(head: Transducer) -> Callable[[Tensor, Tensor], list[list[int]]]:
     """Return a search that maps encoder_out (B, T', D) and lengths (B,) to tokens.
 
     The blank of transformers' models is the last id and asr's the first, so weights and tokens are shifted by one.
     """
     predictor: Any = head.predictor
-    joiner, blank = head.duration_joiner, head.vocab_size - 1
+    joiner, blank = head.joiner, head.vocab_size - 1
     config = ParakeetTDTConfig(
         vocab_size=head.vocab_size,
         blank_token_id=blank,

@@ -10,7 +10,16 @@ from typing import Any
 from asr.build import decoders_of
 from asr.decode.choice import greedy_decoder
 from asr.errors import InputError
-from asr.interchange.foreign import CTC, CTC_HEAD, EPS, FULL_ATTENTION, JOINT_ACTIVATIONS, HeadConfig, check_parts
+from asr.interchange.foreign import (
+    CTC,
+    CTC_HEAD,
+    EPS,
+    FULL_ATTENTION,
+    JOINT_ACTIVATIONS,
+    HeadConfig,
+    check_parts,
+    kind_of,
+)
 from asr.interchange.section import Section, as_yaml, check, mapping, whole
 from asr.settings.conf import default_settings
 
@@ -18,11 +27,6 @@ SUBSAMPLING, FACTOR = "depthwise_conv", 8
 PREEMPHASIS = 0.97
 DURATIONS = [0, 1, 2, 3, 4]  # transformers' default
 MAX_SYMBOLS = 10  # transformers' default
-ARCHITECTURES = {  # asr's head: transformers' class and model_type
-    "ctc": ("ParakeetForCTC", "parakeet_ctc"),
-    "transducer": ("ParakeetForRNNT", "parakeet_rnnt"),
-    "tdt": ("ParakeetForTDT", "parakeet_tdt"),
-}
 MAX_FRAMES = 5_000  # a required setting of transformers; its encoders also accept longer inputs
 
 # Keys that may have any value here: they are converted or checked elsewhere, or do not affect a trained model's output.
@@ -118,13 +122,13 @@ def head_config(config: Section) -> HeadConfig:
         return CTC_HEAD
     dim = whole(config, "decoder_hidden_size", 640)
     network = {"name": "lstm", "dim": dim, "num_layers": whole(config, "num_decoder_layers", 2), "dropout": 0.0}
-    name = "tdt" if kind == "parakeet_tdt" else "transducer"
-    head = default_settings("head", name) | {
+    is_tdt = kind == "parakeet_tdt"
+    head = default_settings("head", "tdt" if is_tdt else "transducer") | {
         "joint_dim": dim,
         "joint_activation": config.get("hidden_act", "relu"),
         "ctc_weight": 0.0,
         "predictor": network | {"trains_blank": False},
-        **({"durations": config.get("durations", DURATIONS)} if name == "tdt" else {}),
+        **({"durations": config.get("durations", DURATIONS)} if is_tdt else {}),
     }
     max_symbols = whole(config, "max_symbols_per_step", MAX_SYMBOLS)
     return HeadConfig(
@@ -265,9 +269,8 @@ def huggingface_config(config: Mapping[str, Any], vocab_size: int, blank: int) -
 
 def _head_settings(config: Mapping[str, Any], blank: int) -> dict[str, Any]:
     """Return the settings of transformers' config for an asr head."""
-    head = config["head"]
-    architecture, model_type = ARCHITECTURES[head["name"]]
-    settings: dict[str, Any] = {"architectures": [architecture], "model_type": model_type}
+    head, kind = config["head"], kind_of(config["head"])
+    settings: dict[str, Any] = {"architectures": [f"ParakeetFor{kind}"], "model_type": f"parakeet_{kind.lower()}"}
     if head["name"] == CTC:
         return settings
     predictor = head["predictor"]
@@ -281,7 +284,7 @@ def _head_settings(config: Mapping[str, Any], blank: int) -> dict[str, Any]:
         "num_decoder_layers": predictor["num_layers"],
         "hidden_act": head["joint_activation"],
         "max_symbols_per_step": config["decode"].get("max_symbols", MAX_SYMBOLS),
-        **({"durations": head["durations"]} if "durations" in head else {}),
+        **({"durations": head["durations"]} if head["durations"] else {}),
     }
 
 

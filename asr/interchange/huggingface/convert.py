@@ -50,20 +50,18 @@ def names(blank: int) -> Names:
     return Names("Hugging Face", OUTSIDE, "encoder.layers", BLOCK, computed={}, blank=blank)
 
 
-def transducer_names(blank: int, joiner: str) -> Names:
+def transducer_names(blank: int) -> Names:
     """Return the names of the tensors of a Parakeet-RNNT or Parakeet-TDT.
 
     Args:
         blank: index of the blank among the tokens, which precede the durations in the joint network's outputs.
-        joiner: name of the joiner in asr's head.
     """
-    begin = f"head.{joiner}"
     transducer = {
         "head.predictor.embedding.weight": (("decoder.embedding.weight",), outputs(blank)),
-        f"{begin}.of_frames.weight": (("encoder_projector.weight",), SAME),
-        f"{begin}.of_frames.bias": (("encoder_projector.bias", "decoder.decoder_projector.bias"), SUM),
-        f"{begin}.of_tokens.weight": (("decoder.decoder_projector.weight",), SAME),
-        **{f"{begin}.output.{kind}": ((f"joint.head.{kind}",), outputs(blank)) for kind in ("weight", "bias")},
+        "head.joiner.of_frames.weight": (("encoder_projector.weight",), SAME),
+        "head.joiner.of_frames.bias": (("encoder_projector.bias", "decoder.decoder_projector.bias"), SUM),
+        "head.joiner.of_tokens.weight": (("decoder.decoder_projector.weight",), SAME),
+        **{f"head.joiner.output.{kind}": ((f"joint.head.{kind}",), outputs(blank)) for kind in ("weight", "bias")},
     }
     outside = {name: module for name, module in OUTSIDE.items() if name != "head.linear"}
     outside |= {"head.predictor.cells": "decoder.lstm"}
@@ -96,9 +94,7 @@ def from_huggingface(path: Path, pad_mode: str) -> Converted:
 
 
 def _names(config: Section, blank: int) -> Names:
-    if config["model_type"] == "parakeet_ctc":
-        return names(blank)
-    return transducer_names(blank, "duration_joiner" if config["model_type"] == "parakeet_tdt" else "joiner")
+    return names(blank) if config["model_type"] == "parakeet_ctc" else transducer_names(blank)
 
 
 def to_huggingface(bundle: Bundle, path: Path) -> dict[str, bytes]:

@@ -84,9 +84,8 @@ def transducer(config: Section) -> NemoTransducer:
     jointnet = mapping(joint.get("jointnet"), "joint.jointnet")
     check(jointnet, "joint.jointnet", JOINTNET_KEYS, {"activation": ("relu", JOINT_ACTIVATIONS)})
     durations = _durations(config, joint)
-    name = "tdt" if durations else "transducer"
     auxiliary = config.get("aux_ctc")
-    head = default_settings("head", name) | {
+    head = default_settings("head", "tdt" if durations else "transducer") | {
         "joint_dim": whole(jointnet, "joint.jointnet.joint_hidden"),
         "joint_activation": jointnet.get("activation", "relu"),
         "dropout": jointnet.get("dropout") or 0.0,
@@ -97,9 +96,8 @@ def transducer(config: Section) -> NemoTransducer:
     if isinstance(auxiliary, Mapping):
         ctc_head(config)  # checks that asr supports the CTC head
     decode = default_settings("decode", greedy_decoder(decoders_of(head))) | _max_symbols(config)
-    joiner = "duration_joiner" if durations else "joiner"
     linear, blank = _last_layer(jointnet.get("dropout") or 0.0), whole(network, "decoder.vocab_size")
-    return NemoTransducer(HeadConfig(head, decode), joint, _names(joiner, linear, blank))
+    return NemoTransducer(HeadConfig(head, decode), joint, _names(linear, blank))
 
 
 def _predictor(prednet: Section) -> dict[str, Any]:
@@ -149,16 +147,15 @@ def _section(config: Section, name: str) -> Section:
     return value if isinstance(value, Mapping) else {}
 
 
-def _names(joiner: str, linear: str, blank: int) -> Names:
+def _names(linear: str, blank: int) -> Names:
     """Return the names of a model's tensors; `linear` is its joint network's last layer, `blank` the blank's index."""
-    begin, rows = f"head.{joiner}", outputs(blank)
-    ctc = f"{AUXILIARY}.decoder_layers.0"
+    rows, ctc = outputs(blank), f"{AUXILIARY}.decoder_layers.0"
     transducer = {
         "head.predictor.embedding.weight": (("decoder.prediction.embed.weight",), _begins_with_zeros(rows)),
-        f"{begin}.of_frames.weight": (("joint.enc.weight",), SAME),
-        f"{begin}.of_frames.bias": (("joint.enc.bias", "joint.pred.bias"), SUM),
-        f"{begin}.of_tokens.weight": (("joint.pred.weight",), SAME),
-        **{f"{begin}.output.{kind}": ((f"{linear}.{kind}",), rows) for kind in ("weight", "bias")},
+        "head.joiner.of_frames.weight": (("joint.enc.weight",), SAME),
+        "head.joiner.of_frames.bias": (("joint.enc.bias", "joint.pred.bias"), SUM),
+        "head.joiner.of_tokens.weight": (("joint.pred.weight",), SAME),
+        **{f"head.joiner.output.{kind}": ((f"{linear}.{kind}",), rows) for kind in ("weight", "bias")},
         "head.ctc.linear.weight": ((f"{ctc}.weight",), outputs(blank, ONE_FRAME)),
         "head.ctc.linear.bias": ((f"{ctc}.bias",), rows),
     }
@@ -192,7 +189,7 @@ def transducer_sections(config: Section, vocabulary: list[str], is_subword: bool
         is_subword: whether tokens are subwords, not characters.
     """
     head, dim = config["head"], config["encoder"]["dim"]
-    predictor, durations = head["predictor"], head.get("durations", [])
+    predictor, durations = head["predictor"], head["durations"]
     kind = "hybrid_rnnt_ctc" if head["ctc_weight"] else "rnnt"
     name = "EncDecHybridRNNTCTC" if head["ctc_weight"] else "EncDecRNNT"
     kind, name = (f"{kind}_bpe", f"{name}BPE") if is_subword else (kind, name)
@@ -249,7 +246,7 @@ def transducer_sections(config: Section, vocabulary: list[str], is_subword: bool
 
 def _nemo_loss(head: Section) -> dict[str, Any]:
     """Return the section of NeMo's config for the loss."""
-    if "durations" not in head:
+    if not head["durations"]:
         return {"loss_name": "default"}
     settings = {name: head[name] for name in ("durations", "sigma", "omega")}
     return {"loss_name": "tdt", "tdt_kwargs": {"fastemit_lambda": 0.0, "clamp": -1.0, **settings}}
@@ -262,8 +259,7 @@ def transducer_names(head: Section, num_pieces: int) -> Names:
         head: config of asr's head.
         num_pieces: number of tokens without the blank.
     """
-    joiner = "duration_joiner" if "durations" in head else "joiner"
-    return _names(joiner, _last_layer(head["dropout"]), num_pieces)
+    return _names(_last_layer(head["dropout"]), num_pieces)
 
 
 def _last_layer(dropout: float) -> str:
