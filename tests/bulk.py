@@ -16,7 +16,7 @@ from tests.conftest import ROOT
 from tests.forked import write_output_to
 from tests.tones import SAMPLE_RATE, sentences, speak
 
-BUNDLE = ROOT / "tests" / "bundles" / "format-7"
+BUNDLE = ROOT / "tests" / "bundles" / "format-11"
 PART_HOURS = 6 / 3600  # hours of audio per part, so short that a part has only a few utterances
 BAD = ("missing", "empty", "text", "nan", "half")
 

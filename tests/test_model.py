@@ -12,13 +12,13 @@ from asr.model import main
 from tests.conftest import ROOT
 from tests.refusals import refused
 
-FORMAT_9 = ROOT / "tests" / "bundles" / "format-9"
+STORED = ROOT / "tests" / "bundles" / "format-11"
 
 
 def test_every_weight_is_in_a_row_whose_pattern_selects_it(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([str(FORMAT_9)]) == 0
+    assert main([str(STORED)]) == 0
     printed = capsys.readouterr().out
-    weights = load_file(FORMAT_9 / "weights.safetensors")
+    weights = load_file(STORED / "weights.safetensors")
     rows = re.findall(r"^(\S+)  +([\d,]+)  +(\S+)  +\w+  +([\d,]+)$", printed, re.MULTILINE)
     numbers = {pattern: (int(count.replace(",", "")), int(size.replace(",", ""))) for pattern, count, _, size in rows}
     assert numbers

@@ -129,8 +129,8 @@ def test_searching_chunk_by_chunk_equals_searching_the_whole_utterance(lm: str, 
 
 
 def test_a_bundle_contains_the_language_model(tmp_path: Path) -> None:
-    bundle = read_bundle(ROOT / "tests" / "bundles" / "format-6")
-    model = load_recognizer(ROOT / "tests" / "bundles" / "format-6").model
+    bundle = read_bundle(ROOT / "tests" / "bundles" / "format-11")
+    model = load_recognizer(ROOT / "tests" / "bundles" / "format-11").model
     pieces = list(model.tokenizer.pieces)
     path = stored(tmp_path / "other.safetensors", token_model(vocab_size=len(pieces)), pieces)
     decode = default_settings("decode", "beam")

@@ -39,7 +39,7 @@ from tests.processes import bundle, finish, kill, metrics, resumptions, start, s
 from tests.refusals import mentions, refused
 from tests.tones import sentences
 
-RECOGNIZER = ROOT / "tests" / "bundles" / "format-6"  # its tokens are a to f and the space
+RECOGNIZER = ROOT / "tests" / "bundles" / "format-11"  # its tokens are a to f and the space
 SMALL = {
     "lstm": ["token_model=lstm", "token_model.embedding_dim=12", "token_model.dim=16"],
     "transformer_xl": ["token_model=transformer_xl", "token_model.dim=16", "token_model.num_layers=2"],

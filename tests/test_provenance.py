@@ -10,7 +10,7 @@ import pytest
 from asr.data.training_set import RunBounds
 from asr.errors import InputError
 from asr.run import provenance as module
-from asr.run.events import Started, read_history
+from asr.run.events import read_history
 from asr.run.provenance import provenance
 from asr.train import train
 from tests.conftest import TINY, settings_with, tone_corpus
@@ -73,15 +73,6 @@ def test_a_checkout_has_a_commit_and_an_installed_package_has_none(
     assert provenance().code.endswith(", with changes that are not committed")
     monkeypatch.setenv("PATH", "")
     assert "commit" not in provenance().code
-
-
-def test_the_start_event_of_an_older_run_is_read(tmp_path: Path) -> None:
-    old = '{"time": 1.5, "event": "start", "step": 0, "encoder": "Conformer", "parameters": 1, "tokens": 2, '
-    old += '"train_utterances": 3, "train_hours": 4.0, "valid_utterances": 5}\n'
-    (tmp_path / "events.jsonl").write_text(old)
-    history = read_history(tmp_path / "events.jsonl")
-    assert history.latest == Started(0, "Conformer", 1, 2, 3, 4.0, 5)
-    assert history.began == 1.5
 
 
 @pytest.mark.parametrize(

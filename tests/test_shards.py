@@ -192,7 +192,7 @@ def test_a_failing_store_ends_the_run_in_one_line_and_skips_nothing(
 def test_evaluation_and_transcription_of_shards_equal_those_of_files(
     tones: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    manifest, bundle = tones / "test.jsonl", str(ROOT / "tests" / "bundles" / "format-7")
+    manifest, bundle = tones / "test.jsonl", str(ROOT / "tests" / "bundles" / "format-11")
     write_shards(manifest, tmp_path / "test")
     lines = {}
     for name, path in (("files", str(manifest)), ("shards", str(tmp_path / "test" / "index.arrow"))):

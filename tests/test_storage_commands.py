@@ -23,7 +23,7 @@ from tests.refusals import mentions, refused
 from tests.storing import FaultyProxy, storage
 from tests.tones import SAMPLE_RATE, speak
 
-BUNDLE = str(ROOT / "tests" / "bundles" / "format-7")
+BUNDLE = str(ROOT / "tests" / "bundles" / "format-11")
 SIGNATURE = "X-Amz-Signature=5ec2e7"
 
 

@@ -2,7 +2,6 @@
 
 # ruff: noqa: RUF001  the examples contain letters and quotes that look alike
 
-import json
 import math
 import sys
 import unicodedata
@@ -14,9 +13,8 @@ from hypothesis import strategies as st
 
 from asr.errors import InputError
 from asr.text import normalize, numbers
-from asr.text.normalize import as_written, basic, basic_1, basic_turkic, get_normalizer, scored_by
+from asr.text.normalize import as_written, basic, basic_turkic, get_normalizer, scored_by
 from asr.text.scripts import without_spaces
-from tests.conftest import ROOT
 from tests.refusals import refused
 
 needs_whisper_normalizer = pytest.mark.skipif(
@@ -86,32 +84,7 @@ def test_the_turkic_normalizer_has_a_dotless_i() -> None:
     assert basic_turkic("ISPARTA’ya İzmir’den I\u0307stanbul DİYARBAKIR") == "ısparta'ya izmir'den istanbul diyarbakır"
 
 
-def test_the_first_version_of_the_basic_normalizer_is_as_it_was() -> None:
-    assert basic_1("Don’t — “STOP”! don´t ශ්\u200dරී İ น้ำ 2½ intel·ligent") == (
-        "don't stop don \u0301t ශ් රී i̇ น้ํา 21 2 intel ligent"
-    )
-
-
-GERMAN = "".join(map(chr, range(0x20, 0x7F))).replace("`", "") + "ÄÖÜäöüßẞéÉ„“”’–—…§€"
-
-
-@given(st.text(st.sampled_from(GERMAN)))
-def test_both_versions_of_the_basic_normalizer_are_equal_on_english_and_german(text: str) -> None:
-    assert basic(text) == basic_1(text)
-
-
-DATA = ROOT.parent / "shared" / "data"
-
-
-@pytest.mark.skipif(not DATA.exists(), reason="real transcripts are not beside the checkout")
-def test_both_versions_of_the_basic_normalizer_are_equal_on_real_english_transcripts() -> None:
-    lines = (DATA / "text" / "lm_text_train.txt").read_text().splitlines()[::20]
-    for manifest in ("LJSpeech/train.jsonl", "common-voice-en-mini/test.jsonl", "speechocean762/test.jsonl"):
-        lines += [json.loads(line)["text"] for line in (DATA / manifest).read_text().splitlines()]
-    assert [line for line in lines if basic(line) != basic_1(line)] == []
-
-
-# Without digits, and without scripts whose letters Unicode separates: both versions of `basic` treat these otherwise.
+# Without digits, and without scripts whose letters Unicode separates: `basic` treats these otherwise.
 SPLIT = "aEéкकनि\u094d\u200d\u200c\u00ad\u0301ש״'’·‧ -!?"
 
 

@@ -388,7 +388,7 @@ def _swap(unfinished: Path, folder: Path, replaced: Path) -> None:
 
 
 def checked_config(config: Any, where: Path) -> dict[str, Any]:
-    """Check that a config has a model's keys, and convert it to the current format."""
+    """Check that a config has a model's keys and the current format; remove the format number."""
     if not isinstance(config, dict) or not all(key in config for key in MODEL_KEYS):
         raise InputError(f"{where}: a model's config must have the keys {', '.join(MODEL_KEYS)}.")
     if not isinstance(config["decode"], dict):

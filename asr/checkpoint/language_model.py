@@ -16,10 +16,10 @@ LANGUAGE_MODEL_KEYS = ("normalizer", "tokenizer", "token_model")  # keys of the 
 
 
 def checked_language_model(config: Any, where: Path) -> dict[str, Any]:
-    """Check that a config has a language model's keys, and convert it to the current format.
+    """Check that a config has a language model's keys and the current format; remove the format number.
 
     Raises:
-        InputError: keys are missing.
+        InputError: keys are missing, or the format is another.
     """
     if not isinstance(config, dict) or not all(key in config for key in LANGUAGE_MODEL_KEYS):
         must = f"{where}: a language model's config must have the keys {', '.join(LANGUAGE_MODEL_KEYS)}"

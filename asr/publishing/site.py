@@ -25,7 +25,7 @@ SCRIPT, WASM, LICENSE = "onnxruntime.js", "onnxruntime.wasm", "onnxruntime-LICEN
 PARTS = ("recognizer.js", "transcript.js", "collector.js")  # scripts that run in separate threads
 ALWAYS = (PAGE, SERVICE_WORKER, *PARTS, WAVEFORM, SCRIPT, WASM, LICENSE)
 LARGE = (WAVEFORM, WASM)  # files that are downloaded before the first recognition
-NORMALIZERS = ("as_written", "basic", "basic_1", "basic_turkic")  # implemented in transcript.js
+NORMALIZERS = ("as_written", "basic", "basic_turkic")  # implemented in transcript.js
 # Maximum length of a recording. A browser decodes the entire recording into memory: 700 MB for 48 kHz stereo.
 MAX_SECONDS = 1800
 ALLOWED = {"connect-src": "'self'", "script-src": "'self'", "worker-src": "'self'"}

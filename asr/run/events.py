@@ -42,10 +42,10 @@ class Started:
     train_utterances: int
     train_hours: float
     valid_utterances: int
-    command: str = ""  # older runs lack this and the following fields
-    code: str = ""
-    libraries: str = ""
-    machine: str = ""
+    command: str
+    code: str
+    libraries: str
+    machine: str
 
 
 @dataclass(frozen=True, slots=True)

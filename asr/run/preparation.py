@@ -27,7 +27,7 @@ from asr.run import folder
 from asr.run.events import Started
 from asr.run.initialization import Initialization, start_of
 from asr.run.names import EXAMPLES, FAULTS
-from asr.run.resume import changes, find_resume, run_settings, with_first_basic
+from asr.run.resume import changes, find_resume, run_settings
 from asr.run.run_state import RunState, enter_run
 from asr.run.settings import RunSettings
 from asr.run.validation_samples import SamplesFile, choose_samples
@@ -154,7 +154,6 @@ def prepare(settings: RunSettings, rank: int, world_size: int) -> Prepared:
         prepare_if_absent(settings.corpus)
         folder.open_run_dir(run_dir)
     resume = find_resume(run_dir / CHECKPOINTS)
-    settings = with_first_basic(settings, resume)
     components, cache = settings.components, IndexCache(settings.data.index_dir)
     corpus = read_corpus(
         settings.corpus, get_normalizer(components["normalizer"]), cache.utterances, cache.with_known_ids

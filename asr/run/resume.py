@@ -3,17 +3,17 @@
 import hashlib
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from asr.checkpoint.formats import BASIC, FIRST_BASIC, of_today
 from asr.checkpoint.formats import KEY as FORMAT_KEY
+from asr.checkpoint.formats import of_today
 from asr.checkpoint.load import CHECKPOINT_KEY, read_checkpoint
 from asr.checkpoint.saved import newest_intact
 from asr.data.position import Position
 from asr.errors import InputError
-from asr.run.settings import CHOSEN_COMPONENTS, COMPONENTS, RunSettings
+from asr.run.settings import CHOSEN_COMPONENTS, COMPONENTS
 from asr.settings.conf import run_defaults
 
 logger = logging.getLogger(__name__)
@@ -106,15 +106,6 @@ def find_resume(checkpoints: Path) -> Resume | None:
     return Resume(checkpoint.path, checkpoint.step, position, Run(settings, **run), damaged)
 
 
-def with_first_basic(settings: RunSettings, resume: Resume | None) -> RunSettings:
-    """Replace the normaliser `basic` by its first version if the run was started with this version."""
-    started, components = resume.run.settings.get("normalizer") if resume else None, settings.components
-    if (started, components["normalizer"]) != (FIRST_BASIC, BASIC):
-        return settings
-    logger.info("resumed with normalizer=%s, the version of %s with which the run was started", FIRST_BASIC, BASIC)
-    return replace(settings, components={**components, "normalizer": FIRST_BASIC})
-
-
 def run_settings(
     resolved: Mapping[str, Any], manifests: Mapping[str, str], fitted: Mapping[str, bytes], world_size: int
 ) -> dict[str, Any]:
@@ -134,8 +125,7 @@ def changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, str]:
     """Map each changed setting that affects results to `key: old -> new`.
 
     An older version of asr may have started the run. A setting that the older version lacks is taken to have its
-    default value; a setting that this version lacks is ignored. This does not apply to components, which `find_resume`
-    has already converted to this version.
+    default value; a setting that this version lacks is ignored. This does not apply to components.
     """
     return changes_but_for(FREE, _in_the_settings_of_today(old), new)
 

@@ -69,21 +69,6 @@ def basic_turkic(text: str) -> str:
     return basic(unicodedata.normalize("NFC", text).replace("I", "ı").replace("İ", "i"))
 
 
-def basic_1(text: str) -> str:
-    """Normalise as `basic` did for bundles up to format 9, which it spelled and split differently (NFKC)."""
-    lowered = unicodedata.normalize("NFKC", text).lower().replace("\N{RIGHT SINGLE QUOTATION MARK}", "'")
-    text = unicodedata.normalize("NFKC", lowered)  # some letters compose with their marks only in lower case
-    # A combining mark is part of its letter: many scripts are unreadable without marks.
-    in_word = [unicodedata.category(character)[0] in "LMN" for character in text]
-    characters = [
-        character if is_word or (character == "'" and before and after) else " "
-        for character, before, is_word, after in zip(
-            text, [False, *in_word], in_word, [*in_word[1:], False], strict=False
-        )
-    ]
-    return " ".join("".join(characters).split())
-
-
 def whisper_english(text: str) -> str:
     """Normalise English as the Open ASR Leaderboard does: "twenty-five dollars" to "$25", "colour" to "color".
 
@@ -108,12 +93,11 @@ def _whisper_english() -> Normalizer:
 NORMALIZERS: dict[str, Normalizer] = {
     "as_written": as_written,
     "basic": basic,
-    "basic_1": basic_1,
     "basic_turkic": basic_turkic,
     "whisper_english": whisper_english,
 }
 # These normalise each word independently of its neighbours.
-BY_WORDS = frozenset({as_written, basic, basic_1, basic_turkic})
+BY_WORDS = frozenset({as_written, basic, basic_turkic})
 
 
 def get_normalizer(name: str) -> Normalizer:

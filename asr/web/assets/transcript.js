@@ -68,14 +68,6 @@ export const NORMALIZERS = {
   },
   basic_turkic: (text) =>
     NORMALIZERS.basic(text.normalize("NFC").replaceAll("I", "\u0131").replaceAll("\u0130", "i")),
-  basic_1(text) {
-    const lowered = text.normalize("NFKC").toLowerCase().replaceAll("\u2019", "'");
-    const characters = [...lowered.normalize("NFKC")];
-    const ofWord = characters.map((character) => /^[\p{L}\p{M}\p{N}]$/u.test(character));
-    const kept = characters.map((character, i) =>
-      ofWord[i] || (character === "'" && ofWord[i - 1] && ofWord[i + 1]) ? character : " ");
-    return kept.join("").split(" ").filter(Boolean);
-  },
 };
 
 /* Values of each frame for decoding: its best token, log-probabilities of this token and of blank, its confidence. */
