@@ -123,7 +123,11 @@ def check_needs(decoder: "partial[Any]", head: Head, config: Config) -> None:
         if getattr(head, need, None) is None:
             must = f"decode={config['decode']['name']} must have a head with a {need}"
             choices = usable(head, lambda name: find_class("decode", name).needs)  # type: ignore[attr-defined]
-            cure = f"Choose decode={' or '.join(choices)}"
+            cure = (
+                f"Choose decode={' or '.join(choices)}"
+                if choices
+                else "Name a decoder that it can serve in the head's `decoders`"
+            )
             raise InputError(f"{must}; head={config['head']['name']} has none. {cure}.")
 
 
