@@ -73,9 +73,13 @@ def decoders_of(head: Config) -> Decoders:
     """Return the names of the decoders of a head, given its section of the config.
 
     Raises:
-        InputError: the head does not exist, or a setting is invalid.
+        InputError: the head does not exist, a setting is invalid, or the head names no greedy decoder.
     """
-    decoders: Decoders = component("head", head).func.decoders  # type: ignore[attr-defined]  # declared in interfaces.Head
+    cls = component("head", head).func
+    decoders = getattr(cls, "decoders", None)
+    if not isinstance(decoders, Decoders) or not decoders.greedy:
+        must = "a head must name at least one greedy decoder: decoders = Decoders(greedy=(...), beam=(...))"
+        raise InputError(f"{must}; {cls.__name__}.decoders of head={head['name']} is {shown(decoders)}.")
     return decoders
 
 
@@ -213,6 +217,7 @@ def check_components(config: Config) -> None:
         InputError: a setting is invalid, or the model is too large for this machine.
     """
     tokenizer, features = build_tokenizer(config), build_features(config)
+    decoders_of(config["head"])
     with torch.device("meta"):
         model = build_model(config, tokenizer, features)
     check_needs(component("decode", config["decode"]), model.head, config)
