@@ -50,6 +50,7 @@ Errors that the caller can correct are `InputError`, with a message of one line;
 #     publishing/      models for other software: ONNX programs, a page for the browser, a folder for a hub
 #     bulk/            jobs of many hours: parts, failures, engines
 #     cli/             code that commands share
+#     contract/        what every component must do; asr.check and the tests check it
 #     diagnosis/       problems of a corpus, and of a plan to train on it
 #     report/          reports as HTML pages
 #     training/        Lightning: the training step, data loaders, checkpoints, multiple processes

@@ -13,6 +13,7 @@ COMMANDS = {
         "training_report": "write the report of a run, even before the run ends",
         "average": "average checkpoints of a run, and write a bundle",
         "merge": "merge an adapter (adapter=lora) into its base model, and write a bundle",
+        "check": "check the components of a package of your own",
         "shards": "pack a corpus into tar files, with an index that training reads",
     },
     "Use": {

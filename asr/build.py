@@ -73,9 +73,13 @@ def decoders_of(head: Config) -> Decoders:
     """Return the names of the decoders of a head, given its section of the config.
 
     Raises:
-        InputError: the head does not exist, or a setting is invalid.
+        InputError: the head does not exist, a setting is invalid, or the head names no greedy decoder.
     """
-    decoders: Decoders = component("head", head).func.decoders  # type: ignore[attr-defined]  # declared in interfaces.Head
+    cls = component("head", head).func
+    decoders = getattr(cls, "decoders", None)
+    if not isinstance(decoders, Decoders) or not decoders.greedy:
+        must = "a head must name at least one greedy decoder: decoders = Decoders(greedy=(...), beam=(...))"
+        raise InputError(f"{must}; {cls.__name__}.decoders of head={head['name']} is {shown(decoders)}.")
     return decoders
 
 
@@ -123,7 +127,11 @@ def check_needs(decoder: "partial[Any]", head: Head, config: Config) -> None:
         if getattr(head, need, None) is None:
             must = f"decode={config['decode']['name']} must have a head with a {need}"
             choices = usable(head, lambda name: find_class("decode", name).needs)  # type: ignore[attr-defined]
-            cure = f"Choose decode={' or '.join(choices)}"
+            cure = (
+                f"Choose decode={' or '.join(choices)}"
+                if choices
+                else "Name a decoder that it can serve in the head's `decoders`"
+            )
             raise InputError(f"{must}; head={config['head']['name']} has none. {cure}.")
 
 
@@ -209,6 +217,7 @@ def check_components(config: Config) -> None:
         InputError: a setting is invalid, or the model is too large for this machine.
     """
     tokenizer, features = build_tokenizer(config), build_features(config)
+    decoders_of(config["head"])
     with torch.device("meta"):
         model = build_model(config, tokenizer, features)
     check_needs(component("decode", config["decode"]), model.head, config)

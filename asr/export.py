@@ -71,7 +71,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 printed.add(step)
                 print(step, file=sys.stderr, flush=True)
 
-        runtime = _runtime(options, bundle, on_step)
+        runtime = _runtime(options, bundle, recognizer, on_step)
         parts = written_down(recognizer, on_step)
         programs = all_programs(parts, recognizer, bundle.config)
         comparison = differences(recognizer, bundle.config, programs, audio, on_step)
@@ -179,11 +179,15 @@ def _utterances(options: argparse.Namespace) -> "list[Utterance]":
     return read_manifest(options.manifest)
 
 
-def _runtime(options: argparse.Namespace, bundle: "Bundle", on_step: Callable[[str], None]) -> "Runtime | None":
+def _runtime(
+    options: argparse.Namespace, bundle: "Bundle", recognizer: "Recognizer", on_step: Callable[[str], None]
+) -> "Runtime | None":
     """Prepare the browser runtime for the page of --web; None without --web."""
     from asr.publishing.site import prepare_site
 
-    return prepare_site(options.output, bundle.config, options.example, on_step) if options.web else None
+    if not options.web:
+        return None
+    return prepare_site(options.output, recognizer, bundle.config, options.example, on_step)
 
 
 def _write_site(

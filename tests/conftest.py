@@ -18,6 +18,7 @@ from filelock import FileLock
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
+from asr.contract.network import overridden as overridden
 from asr.run.settings import RunSettings, read_run_settings
 from asr.storage import session
 from tests.storing import S3, FaultyProxy, faulty, moto, storage
@@ -131,23 +132,6 @@ OTHER_PARTS = [
     for path in sorted((CONF / "encoder" / group).glob("*.yaml"))
     if path.stem != default and takes(encoder, path.stem)
 ]
-
-
-def with_part(group: str, name: str) -> list[str]:
-    """Return overrides that select this part and an encoder that accepts it."""
-    encoder = next(
-        encoder
-        for encoder in SMALLEST_ENCODERS
-        if any(group in entry for entry in ENCODERS[encoder].get("defaults", [])) and takes(encoder, name)
-    )
-    return OtherPart(encoder, group, name).overrides
-
-
-def overridden(config: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
-    """Apply the changes whose keys exist in the config or in its parts; ignore the keys of other encoders."""
-    changed = {key: changes[key] for key in config.keys() & changes.keys() if not isinstance(changes[key], dict)}
-    parts = {key: overridden(config[key], changes[key]) for key in config.keys() & changes.keys() - changed.keys()}
-    return config | changed | parts
 
 
 @pytest.hookimpl(wrapper=True)

@@ -107,22 +107,6 @@ def test_time_masks_grow_with_the_utterance_and_the_shortest_utterances_have_non
     assert 200 < most <= 5 * 99
 
 
-def test_features_without_frames_are_not_changed() -> None:
-    assert spec_augment()(torch.zeros(0, NUM_MEL_BINS)).shape == (0, NUM_MEL_BINS)
-
-
-def test_masks_are_a_function_of_the_seed() -> None:
-    features = torch.rand(NUM_FRAMES, NUM_MEL_BINS) + 1
-
-    def augmented(*seed: int | str) -> Tensor:
-        with seeded(*seed):
-            return spec_augment()(features)
-
-    assert torch.equal(augmented(1, "a"), augmented(1, "a"))
-    assert not torch.equal(augmented(1, "a"), augmented(2, "a"))
-    assert not torch.equal(augmented(1, "a"), augmented(1, "b"))
-
-
 def test_a_derived_seed_is_equal_on_every_machine_and_differs_if_any_of_its_parts_differs() -> None:
     assert derive_seed(0, 1, "a") == 8155858023006403250
     others = [

@@ -7,6 +7,7 @@ import pytest
 from asr.build import check_needs, component, decoders_of, find_class
 from asr.checkpoint.bundle import Bundle
 from asr.checkpoint.load import decoder_settings
+from asr.contract.heads import check_decoders
 from asr.decode.choice import greedy_decoder, is_greedy, with_beam
 from asr.errors import InputError
 from asr.interfaces import Decoders
@@ -27,11 +28,11 @@ def decode(name: str) -> dict[str, Any]:
 @pytest.mark.parametrize("name", HEADS)
 def test_a_head_serves_the_decoders_that_it_names(name: str) -> None:
     config = default_settings("head", name)
-    head, decoders = component("head", config)(16, 4, 8), decoders_of(config)
+    decoders = decoders_of(config)
+    check_decoders(config, component("head", config)(16, 4, 8))
     for decoder in (*decoders.greedy, *decoders.beam):
-        settings = decode(decoder)
-        check_needs(component("decode", settings["decode"]), head, settings)
-        assert ("fusion" in settings["decode"] or "first" in settings["decode"]) == (decoder in decoders.beam)
+        settings = default_settings("decode", decoder)
+        assert ("fusion" in settings or "first" in settings) == (decoder in decoders.beam)
 
 
 @pytest.mark.parametrize(("name", "greedy", "beam"), SEARCHES)
@@ -43,6 +44,15 @@ def test_a_decoder_that_lacks_a_part_of_the_head_is_refused_with_those_that_do_n
     head = component("head", config | ({"ctc_weight": 0.0} if "ctc_weight" in config else {}))(16, 4, 8)
     settings = decode("joint_beam")
     with refused(InputError, f"decode=joint_beam ... decode={greedy} ... {beam}"):
+        check_needs(component("decode", settings["decode"]), head, settings)
+
+
+def test_a_head_that_can_serve_none_of_its_decoders_is_refused_by_name() -> None:
+    config = default_settings("head", "ctc")
+    head = component("head", config)(16, 4, 8)
+    head.decoders = Decoders(greedy=("transducer_greedy",), beam=())
+    settings = decode("transducer_greedy")
+    with refused(InputError, "decode=transducer_greedy ... decoders"):
         check_needs(component("decode", settings["decode"]), head, settings)
 
 

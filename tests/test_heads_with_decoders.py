@@ -1,16 +1,15 @@
 """Every head in conf/head with every decoder in conf/decode: each pair transcribes, or is refused in one line."""
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import load_file
-from torch import nn
 
 from asr.build import build_decoder, build_features, build_model, build_tokenizer, component
 from asr.checkpoint.load import load_recognizer
+from asr.contract.decoders import check_transcripts, with_rare_blanks
 from asr.errors import InputError
 from asr.recognition.confidence import UNCALIBRATED
 from asr.recognition.model import Model
@@ -46,32 +45,6 @@ def lacking(head: Any, decode: dict[str, Any]) -> list[str]:
     searches = [decode, *([decode["first"]] if "first" in decode else [])]
     needs = [need for search in searches for need in component("decode", search).func.needs]  # type: ignore[attr-defined]
     return [need for need in needs if getattr(head, need, None) is None]
-
-
-def check_transcripts(recognizer: Recognizer) -> None:
-    """Check that words are in order, lie within the audio, have confidences, and do not depend on the batch.
-
-    One recording has no samples, and one is longer than the decoder's maximum duration.
-    """
-    recognizer.decode.max_seconds = min(recognizer.decode.max_seconds or 2.0, 2.0)
-    recordings = [RECORDING, RECORDING[:9_000], torch.zeros(0), torch.cat([RECORDING, torch.zeros(8_000)] * 3)]
-    nbest = min(recognizer.decode.max_hypotheses, 3)
-    transcripts = recognizer.transcribe(recordings, sample_rate=16_000, nbest=nbest)
-    assert transcripts[2].text == ""
-    for recording, transcript in zip(recordings, transcripts, strict=True):
-        starts = [word.start for word in transcript.words]
-        assert starts == sorted(starts)
-        assert all(0 <= word.start < word.end <= len(recording) / 16_000 for word in transcript.words)
-        assert all(0 <= word.confidence <= 1 for word in transcript.words)
-        [alone] = recognizer.transcribe([recording], sample_rate=16_000, nbest=nbest)
-        words, in_batch = ([replace(word, confidence=0.0) for word in each.words] for each in (alone, transcript))
-        assert words == in_batch
-        assert [word.confidence for word in alone.words] == pytest.approx(
-            [word.confidence for word in transcript.words], rel=1e-4, abs=1e-6
-        )
-        assert [each.text for each in alone.alternatives] == [each.text for each in transcript.alternatives]
-        scores, other_scores = ([each.score for each in found.alternatives] for found in (alone, transcript))
-        assert scores == pytest.approx(other_scores, rel=1e-5)
 
 
 def untrained(head: str, decode: str) -> tuple[dict[str, Any], Model]:
@@ -115,17 +88,9 @@ def test_each_pair_of_head_and_decoder_transcribes_in_any_batch_and_in_bfloat16(
     config, model = untrained(head, decode)
     if lacking(model.head, config["decode"]):
         pytest.skip("the head lacks a part that the decoder needs")
-    vocab_size = model.tokenizer.vocab_size
-    with torch.no_grad():  # make blanks and spaces rare, so that texts have letters
-        for layer in model.head.modules():  # type: ignore[attr-defined]
-            if (
-                isinstance(layer, nn.Linear)
-                and layer.out_features in (vocab_size, vocab_size + len(getattr(model.head, "durations", ())))
-                and layer.bias is not None
-            ):
-                layer.bias[:2] -= 9.0
+    with_rare_blanks(model)
     recognizer = Recognizer(model, build_decoder(config, model), UNCALIBRATED)
-    check_transcripts(recognizer)
+    check_transcripts(recognizer, RECORDING)
     recognizer.recording_encoder.precision = torch.bfloat16  # also for matrix products in the search
     assert recognizer.transcribe([RECORDING], sample_rate=16_000)[0].words
 
@@ -146,4 +111,4 @@ def test_a_run_with_each_head_and_decoder_resumes_exactly_and_its_bundle_transcr
     assert all(torch.equal(weights, parts[name]) for name, weights in whole.items())
     recognizer = load_recognizer(tmp_path / "whole")
     assert recognizer.decode.description == load_recognizer(tmp_path / "parts").decode.description
-    check_transcripts(recognizer)
+    check_transcripts(recognizer, RECORDING)

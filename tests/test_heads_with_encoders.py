@@ -12,15 +12,16 @@ import pytest
 import torch
 
 from asr.build import build_features, build_model, build_tokenizer, component
+from asr.contract.heads import check_gradients, check_taps
+from asr.contract.network import SMALL as SMALL_ENCODER
+from asr.contract.network import model_of
 from asr.data.batch import Example, collate
 from asr.data.manifest import Utterance
 from asr.encoder.transformer import Transformer
 from asr.errors import InputError
-from asr.interfaces import Encoded
 from tests.conftest import CONF, ENCODERS, SMALLEST_ENCODERS, overridden, resolved, tone_corpus
 from tests.processes import bundle, die_at_save, finish, metrics, resumptions, start
 from tests.refusals import refused
-from tests.targets import targets_of
 
 HEADS = sorted(path.stem for path in (CONF / "head").glob("*.yaml"))
 SMALL = {
@@ -99,16 +100,7 @@ def test_every_head_trains_every_weight_of_every_encoder(encoder: str, head: str
         pytest.skip("the encoder has no blocks that the head could tap")
     tokenizer.fit(["abcdef "])
     model = build_model(config, tokenizer, features)
-    views, lengths = model.head.views, torch.tensor([90, 61])
-    encoded: Encoded = model(torch.randn(2 * views, 90, features.dim), lengths.repeat(views))
-    losses = model.head.losses(encoded, targets_of(torch.tensor([[1, 2, 2], [3, 1, 0]]), torch.tensor([3, 2])))
-    assert set(losses) == {"loss", *model.head.loss_names}
-    assert all(loss.shape == (2,) and loss.isfinite().all() for loss in losses.values())
-    losses["loss"].sum().backward()
-    gradients = {name: weight.grad for name, weight in model.named_parameters()}
-    assert all(gradient is not None and gradient.isfinite().all() for gradient in gradients.values())
-    assert not [name for name, gradient in gradients.items() if gradient is not None and not gradient.any()]
-    assert model.head.cells(10, 3) > 0
+    check_gradients(model)
 
 
 @pytest.mark.parametrize("encoder", SMALLEST_ENCODERS)
@@ -127,22 +119,11 @@ def test_an_encoded_batch_carries_its_conditions_and_its_numbers_of_frames(encod
 
 
 @pytest.mark.parametrize("encoder", SMALLEST_ENCODERS)
-@torch.no_grad()
 def test_a_tap_changes_the_input_of_the_next_block_and_the_unchanged_output_is_returned(encoder: str) -> None:
-    torch.manual_seed(0)
-    small = {"dim": 16, "num_heads": 2, "num_layers": 2, "dropout": 0.0, "subsampling": {"num_channels": 2}}
-    net = component("encoder", overridden(resolved(f"encoder={encoder}")["encoder"], small))(20).eval()
-    if len(net.blocks) < 2:
+    model = model_of(overridden(resolved(f"encoder={encoder}")["encoder"], SMALL_ENCODER), {"name": "ctc"}).eval()
+    if len(model.encoder.blocks) < 2:
         pytest.skip("the encoder has no block after a tapped block")
-    features, lengths = torch.randn(2, 90, 20), torch.tensor([90, 61])
-    plain = net(features, lengths)
-    observed = net(features, lengths, {0: lambda x, padding_mask: x})
-    changed = net(features, lengths, {0: lambda x, padding_mask: x.masked_fill(padding_mask[:, :, None], 0.0).cos()})
-    assert not plain.blocks
-    assert [*observed.blocks] == [*changed.blocks] == [0]
-    torch.testing.assert_close(observed.out, plain.out)
-    torch.testing.assert_close(changed.blocks[0].out, observed.blocks[0].out)
-    assert not torch.allclose(changed.out[0], plain.out[0])
+    check_taps(model)
 
 
 def test_an_encoder_that_ignores_the_taps_of_a_head_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,11 +14,12 @@ from asr.training.gradient_checkpointing import recompute_blocks
 from tests.conftest import CONF, SMALLEST_ENCODERS, overridden, resolved
 from tests.refusals import refused
 from tests.targets import targets_of
-from tests.test_heads import DIM, TOKENS, VOCAB_SIZE
+from tests.test_heads import DIM, VOCAB_SIZE
 from tests.test_heads import SMALL as SMALL_HEADS
 from tests.test_recompute import SMALL, batch
 
 NUM_MEL_BINS = 20
+TOKENS = ([1, 2, 2], [3], [4, 1])
 HEADS = sorted(path.stem for path in (CONF / "head").glob("*.yaml"))
 LORA = resolved("adapter=lora")["adapter"] | {"rank": 3, "alpha": 6}
 

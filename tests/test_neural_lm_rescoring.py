@@ -43,7 +43,7 @@ def token_model(name: str = "lstm", vocab_size: int = V, sharpness: float = 1.0)
 
 def stored(path: Path, model: Any, pieces: list[str], name: str = "lstm") -> str:
     settings = default_settings("token_model", name) | MODELS[name]
-    write_token_model(path, settings, pieces, model.state_dict())
+    write_token_model(path, settings, pieces, model.state_dict(), {})
     return str(path)
 
 

@@ -11,8 +11,11 @@ import pytest
 
 import asr
 from asr import build
+from asr.checkpoint.language_model import write_language_model
 from asr.errors import InputError
 from asr.evaluate import main as evaluate
+from asr.language_model.stored import read_token_model, token_model_file
+from asr.perplexity import main as perplexity
 from asr.settings import plugins
 from asr.settings.conf import default_settings
 from asr.training.hydra_command import plugins_named
@@ -49,8 +52,24 @@ class Softsign(nn.Module):
         return x / (1 + x.abs())
 '''
 
+TOKEN_MODEL = '''
+"""An LSTM with one size."""
+
+from asr.settings.rule import Dim
+from asr.token_model.lstm import LSTMTokenModel
+
+
+class Small(LSTMTokenModel):
+    def __init__(self, vocab_size, *, dim: Dim):
+        super().__init__(vocab_size, embedding_dim=dim, dim=dim, num_layers=1, dropout=0.0)
+'''
+
 PLUGIN = "mylab.speech"
-PARTS = {"head/scaled_ctc": (HEAD, "scale: 1.5\n"), "encoder/activation/softsign": (ACTIVATION, "")}
+PARTS = {
+    "head/scaled_ctc": (HEAD, "scale: 1.5\n"),
+    "encoder/activation/softsign": (ACTIVATION, ""),
+    "token_model/small": (TOKEN_MODEL, "dim: 8\n"),
+}
 
 
 def write_plugin(folder: Path) -> None:
@@ -64,10 +83,10 @@ def write_plugin(folder: Path) -> None:
         (folder / package / "__init__.py").touch()
 
 
-def train(folder: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
-    """Run asr.train in a folder, where Python finds the packages in it."""
+def train(folder: Path, *arguments: str, module: str = "asr.train") -> "subprocess.CompletedProcess[str]":
+    """Run a training in a folder, where Python finds the packages in it."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, "-m", "asr.train", *arguments]
+    command = [sys.executable, "-m", module, *arguments]
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, env=environment)
 
 
@@ -102,6 +121,32 @@ def test_a_bundle_records_the_plugin_of_its_parts(lab: Path) -> None:
     assert config["plugins"] == [PLUGIN]
     assert config["head"] == {"name": "scaled_ctc", "scale": 1.5}
     assert config["encoder"]["activation"] == {"name": "softsign"}
+
+
+@pytest.fixture(scope="session")
+def texts(lab: Path) -> Path:
+    """A text; the lab has the run `lm` of a language model of the plugin, trained on it."""
+    text = lab / "text.txt"
+    text.write_text("abba cab\nface\nbad cab\n")
+    chosen = [f"plugins=[{PLUGIN}]", "token_model=small", "recognizer=run", "run_dir=lm", "trainer.max_steps=2"]
+    ended = train(
+        lab, *chosen, f"text.train=[{text}]", f"text.valid=[{text}]", "trainer.accelerator=cpu", module="asr.train_lm"
+    )
+    assert ended.returncode == 0, ended.stderr
+    return text
+
+
+def test_a_language_model_needs_its_plugin_too(importable: Path, texts: Path) -> None:
+    recognizer, model = (str(importable / name) for name in ("run", "lm"))
+    assert json.loads((importable / "lm" / "bundle" / "config.json").read_text())["plugins"] == [PLUGIN]
+    stored = token_model_file(Path(model))
+    with refused(InputError, f"{stored} ... {PLUGIN}", cure=f"--plugin {PLUGIN}"):
+        read_token_model(stored)
+    checkpoint = next((importable / "lm" / "checkpoints").glob("*.ckpt"))
+    with refused(InputError, f"{checkpoint} ... {PLUGIN}", cure=f"--plugin {PLUGIN}"):
+        write_language_model(importable / "never", [checkpoint], "")
+    assert "mylab" not in sys.modules
+    assert perplexity([recognizer, model, str(texts), "--plugin", PLUGIN]) == 0
 
 
 @pytest.mark.parametrize("command", [transcribe, evaluate], ids=["transcribe", "evaluate"])

@@ -91,7 +91,8 @@ def test_a_component_in_the_guide_trains_and_transcribes(
     assert [word for word in training if word not in TINY] in commands(GUIDE)
     run = next(word.removeprefix("run_dir=") for word in training if word.startswith("run_dir="))
     training = [*training, *tone_corpus(tones), "trainer.max_steps=3", "trainer.accelerator=cpu"]
-    for command in (training, ["asr.transcribe", run, str(tones / "test.jsonl"), *options]):
+    checks = [["asr.check", package] for package in options[1:]]
+    for command in (*checks, training, ["asr.transcribe", run, str(tones / "test.jsonl"), *options]):
         ended = subprocess.run(
             [sys.executable, "-m", *command], cwd=tmp_path, capture_output=True, text=True, check=False
         )

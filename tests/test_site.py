@@ -101,7 +101,7 @@ def test_an_older_page_is_replaced_as_a_whole_and_other_files_are_not_changed(tm
     assert {file.name for file in site.iterdir()} == {*ALWAYS}
     (site / "thesis.txt").touch()
     with refused(InputError, "contains ... thesis.txt"):
-        prepare_site(site, CONFIG, [], print)
+        prepare_site(site, listener(), CONFIG, [], print)
 
 
 @pytest.mark.parametrize(
@@ -118,7 +118,16 @@ def test_features_that_the_pages_script_does_not_support_are_refused(
     tmp_path: Path, config: dict[str, Any], message: str
 ) -> None:
     with refused(InputError, message):
-        prepare_site(tmp_path / "site", CONFIG | config, [], print)
+        prepare_site(tmp_path / "site", listener(), CONFIG | config, [], print)
+
+
+def test_the_decoder_of_the_ctc_head_is_not_advised_for_a_model_without_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recognizer = listener()
+    monkeypatch.setattr(type(recognizer.model.head), "frame_head", None)
+    with refused(InputError, "greedy ... decode=transducer_greedy", cure="CTC head"):
+        prepare_site(tmp_path / "site", recognizer, CONFIG | {"decode": {"name": "transducer_greedy"}}, [], print)
 
 
 def test_a_model_exported_as_several_onnx_files_is_refused_for_the_web_page(tmp_path: Path) -> None:
@@ -130,7 +139,7 @@ def test_a_model_exported_as_several_onnx_files_is_refused_for_the_web_page(tmp_
 def test_an_unreadable_example_is_refused_by_name(tmp_path: Path) -> None:
     (tmp_path / "notes.wav").write_text("not audio")
     with refused(InputError, "notes.wav ... libsndfile reads"):
-        prepare_site(tmp_path / "site", CONFIG, [tmp_path / "notes.wav"], print)
+        prepare_site(tmp_path / "site", listener(), CONFIG, [tmp_path / "notes.wav"], print)
 
 
 # ---- the runtime of a page

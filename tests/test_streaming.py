@@ -396,7 +396,7 @@ def test_with_a_non_streaming_model_the_last_seconds_are_recognised_again_and_a_
 def test_for_a_transducer_with_beam_search_the_streaming_decoder_is_suggested() -> None:
     recognizer = streaming_recognizer(resolved("decode=transducer_beam")["decode"], head=["head=transducer"])
     assert Stream(recognizer).note.endswith(
-        "TransducerBeam needs the whole utterance at once (choose --decode transducer_greedy)"
+        "TransducerBeam needs the whole utterance at once (choose another, such as --decode transducer_greedy)"
     )
 
 

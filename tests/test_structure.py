@@ -1,7 +1,6 @@
 """The architecture: permitted imports, and agreement of configuration and code."""
 
 import ast
-import importlib
 import inspect
 import re
 import subprocess
@@ -9,17 +8,17 @@ import sys
 import tomllib
 from collections.abc import Iterator
 from functools import cache
-from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
 
 from asr import build
+from asr.contract.settings import Component, check_settings, components, without_files
 from asr.run.language_model_settings import LanguageModelSettings
 from asr.run.settings import RunSettings, read_run_settings
+from asr.settings.plugins import OURS
 from asr.settings.read import Kind, as_mapping, entries
-from tests.conftest import CONF, ROOT, resolved, with_part
+from tests.conftest import CONF, ROOT, resolved
 
 # Folders, and the modules of the contract, from the lowest layer up: a line's modules import only from earlier lines.
 # Commands, which are in asr/ itself, are above all layers, and do not import each other.
@@ -40,7 +39,7 @@ LAYERS = [
     ["interchange"],
     ["run"],
     ["publishing", "bulk"],
-    ["cli", "diagnosis"],
+    ["cli", "contract", "diagnosis"],
     ["report"],
     ["server", "training"],
 ]
@@ -231,62 +230,12 @@ def test_component_groups_do_not_import_each_other() -> None:
             assert not [name for name in imported(tree) if any(name.startswith(other) for other in others)]
 
 
-COMPONENTS = [
-    path.relative_to(CONF).with_suffix("")
-    for group in (
-        "tokenizer",
-        "features",
-        "augment",
-        "encoder",
-        "head",
-        "decode",
-        "adapter",
-        "optimizer",
-        "schedule",
-        "token_model",
-    )
-    for path in sorted((CONF / group).rglob("*.yaml"))
-]
+COMPONENTS = components(OURS)
 
 
-@cache
-def component_config(path: Path) -> tuple[str, dict[str, Any]]:
-    """Return the group and the resolved settings of a file of conf/, composed as in a training run."""
-    group, name = "/".join(path.parts[:-1]), path.parts[-1]
-    if group == "augment":
-        return group, {"name": name, **resolved("augment=[" + name + "]")["augment"][name]}
-    if group.startswith("encoder/"):
-        part = group.removeprefix("encoder/")
-        return group, resolved(*with_part(part, name))["encoder"][part]
-    if group.startswith(("head/", "decode/")):
-        mine, part = group.split("/")
-        whole = next(file.stem for file in sorted((CONF / mine).glob("*.yaml")) if f"- {part}: " in file.read_text())
-        return group, resolved(f"{mine}={whole}", f"{group}={name}")[mine][part]
-    if group.startswith("features/"):
-        return group, resolved(f"{group}={name}")["features"][group.removeprefix("features/")]
-    root = "train_lm" if group == "token_model" else "train"
-    return group, resolved(f"{group}={name}", root=root)[group]
-
-
-@pytest.mark.parametrize("path", COMPONENTS, ids=str)
-def test_yaml_keys_equal_the_keyword_only_parameters_and_each_is_documented(path: Path) -> None:
-    group, config = component_config(path)
-    cls = build.component(group, config).func
-    parameters = inspect.signature(cls).parameters.values()
-    settings = {p.name for p in parameters if p.kind is p.KEYWORD_ONLY}
-    assert settings == config.keys() - {"name"}
-    assert all(p.default is p.empty for p in parameters), "defaults are only in YAML files"
-    documented = set(re.findall(r"^ +(\w+): ", inspect.getdoc(cls) or "", re.MULTILINE))
-    assert settings <= documented, f"not documented: {settings - documented}"
-    parts = {key for key, value in config.items() if isinstance(value, dict)}
-    assert build.rules(cls).keys() == settings - parts, "each parameter has a rule"
-
-
-@pytest.mark.parametrize("path", COMPONENTS, ids=str)
-def test_a_config_file_is_named_after_its_class(path: Path) -> None:
-    group, config = component_config(path)
-    module = importlib.import_module(f"asr.{group.replace('/', '.')}.{config['name']}")
-    assert build.component(group, config).func.__module__ == module.__name__
+@pytest.mark.parametrize("file", COMPONENTS, ids=str)
+def test_yaml_keys_equal_the_keyword_only_parameters_and_each_is_documented(file: Component) -> None:
+    check_settings(file, OURS)
 
 
 def sections(cls: type) -> Iterator[type]:
@@ -315,14 +264,8 @@ def test_settings_read_from_a_config_convert_back_to_it() -> None:
         } | {key: value for key, value in config.items() if key != "corpus"}
 
 
-def test_every_component_has_a_config_and_every_config_a_component() -> None:
-    named = {(group, config["name"]) for group, config in map(component_config, COMPONENTS)}
-    for group in {group for group, _ in named}:
-        for file in (ROOT / "asr" / group).glob("*.py"):
-            tree = ast.parse(file.read_text(encoding="utf-8"))
-            classes = {node.name.lower() for node in tree.body if isinstance(node, ast.ClassDef)}
-            if file.stem.replace("_", "") in classes:
-                assert (group, file.stem) in named, f"{file} has no file in conf/{group}"
+def test_every_component_has_a_config() -> None:
+    assert list(without_files(OURS)) == []
 
 
 def test_no_interpolation_refers_to_another_component() -> None:

@@ -22,6 +22,8 @@ from asr.augment.reverberation import Reverberation
 from asr.augment.simulated_room import SPEED, SimulatedRoom, impulse_response, reflection
 from asr.build import build_augmentation, build_features
 from asr.checkpoint.load import model_config
+from asr.contract.augmentations import check_augmentation
+from asr.contract.settings import Component, settings_of
 from asr.data.batch import Example, Rejected
 from asr.data.dataset import Augmentation, Item, Reference, SpeechDataset
 from asr.data.manifest import Utterance
@@ -93,36 +95,10 @@ def configured(name: str, sounds: Path, probability: float) -> Any:
 WAVEFORM = [name for name in NAMES if name not in ("speed_perturb", "spec_augment")]
 
 
-@pytest.mark.parametrize("name", WAVEFORM)
-@pytest.mark.parametrize("num_samples", [1, 401, 24321])
-def test_a_waveform_keeps_its_length_or_grows_by_the_declared_maximum_and_stays_finite(
-    name: str, num_samples: int, sounds: Path
-) -> None:
-    augment = configured(name, sounds, 1.0)
-    most = num_samples + round(getattr(augment, "max_added_seconds", 0.0) * SAMPLE_RATE)
-    for waveform in (speech(num_samples), torch.zeros(num_samples), torch.ones(num_samples)):
-        before = waveform.clone()
-        for seed in range(3):
-            with seeded(seed):
-                out = augment(waveform)
-            assert num_samples <= len(out) <= most
-            assert out.dtype == torch.float32
-            assert out.isfinite().all()
-        assert torch.equal(waveform, before), "the input does not change"
-
-
-@pytest.mark.parametrize("name", WAVEFORM)
-def test_the_output_is_a_function_of_the_seed(name: str, sounds: Path) -> None:
-    augment = configured(name, sounds, 1.0)
-
-    def augmented(*seed: int | str) -> Tensor:
-        with seeded(*seed):
-            out: Tensor = augment(speech())
-            return out
-
-    assert torch.equal(augmented(0, 1, "a"), augmented(0, 1, "a"))
-    outs = [augmented(*seed) for seed in ((0, 1, "a"), (1, 1, "a"), (0, 2, "a"), (0, 1, "b"))]
-    assert not all(len(out) == len(outs[0]) and torch.equal(out, outs[0]) for out in outs[1:])
+@pytest.mark.parametrize("name", NAMES)
+def test_an_augmentation_depends_only_on_its_seed_and_declares_the_length_of_its_output(name: str) -> None:
+    settings = settings_of(Component("augment", name))
+    check_augmentation(settings | ({"probability": 1.0} if "probability" in settings else {}))
 
 
 @pytest.mark.parametrize("name", WAVEFORM)

@@ -393,13 +393,18 @@ def checked_config(config: Any, where: Path) -> dict[str, Any]:
         raise InputError(f"{where}: a model's config must have the keys {', '.join(MODEL_KEYS)}.")
     if not isinstance(config["decode"], dict):
         raise InputError(f"{where}: decode must be a mapping with the key `name`; got {shown(config['decode'])}.")
+    return of_today(without_plugins(config, where), where)
+
+
+def without_plugins(config: Mapping[str, Any], where: Path) -> dict[str, Any]:
+    """Check that the command has named the plugins that a stored config records; return the config without them."""
     plugins.check_named(config.get(plugins.KEY, []), where)
-    return of_today({key: value for key, value in config.items() if key != plugins.KEY}, where)
+    return {key: value for key, value in config.items() if key != plugins.KEY}
 
 
 def recorded_plugins(config: Mapping[str, Any]) -> dict[str, list[str]]:
     """Return the entry of a stored config that names the plugins of its components; {} if asr alone can build them."""
-    packages = plugins_of(config, (*MODEL_KEYS, "adapter"))
+    packages = plugins_of(config, (*MODEL_KEYS, "adapter", "token_model"))
     return {plugins.KEY: packages} if packages else {}
 
 

@@ -6,7 +6,17 @@ from pathlib import Path
 from typing import Any
 
 from asr.build import build_tokenizer
-from asr.checkpoint.bundle import CARD, CONFIG, FIXED, OF_A_BUNDLE, WEIGHTS, Bundle, replace_folder
+from asr.checkpoint.bundle import (
+    CARD,
+    CONFIG,
+    FIXED,
+    OF_A_BUNDLE,
+    WEIGHTS,
+    Bundle,
+    recorded_plugins,
+    replace_folder,
+    without_plugins,
+)
 from asr.checkpoint.formats import FORMAT, KEY, of_today
 from asr.checkpoint.load import average, check_same_weights, checkpoint_bundle
 from asr.errors import InputError
@@ -19,12 +29,12 @@ def checked_language_model(config: Any, where: Path) -> dict[str, Any]:
     """Check that a config has a language model's keys and the current format; remove the format number.
 
     Raises:
-        InputError: keys are missing, or the format is another.
+        InputError: keys are missing, the format is another, or the command has not named a plugin of the model.
     """
     if not isinstance(config, dict) or not all(key in config for key in LANGUAGE_MODEL_KEYS):
         must = f"{where}: a language model's config must have the keys {', '.join(LANGUAGE_MODEL_KEYS)}"
         raise InputError(f"{must}. Give a checkpoint of asr.train_lm.")
-    return of_today(config, where)
+    return of_today(without_plugins(config, where), where)
 
 
 def write_language_model(folder: Path, checkpoints: Sequence[Path], card: str) -> None:
@@ -48,9 +58,12 @@ def _write(folder: Path, model: Bundle) -> None:
     folder.mkdir(parents=True)
     tokenizer = build_tokenizer(model.config)
     tokenizer.load(model.files)
-    write_token_model(folder / WEIGHTS, model.config["token_model"], tokenizer.pieces, model.weights)
+    token_model = model.config["token_model"]
+    packages = recorded_plugins({"token_model": token_model})
+    write_token_model(folder / WEIGHTS, token_model, tokenizer.pieces, model.weights, packages)
     (folder / WEIGHTS).chmod(0o644)  # otherwise only the owner could read the file that safetensors wrote
-    (folder / CONFIG).write_text(json.dumps({KEY: FORMAT, **model.config}, indent=2) + "\n", encoding="utf-8")
+    config = {KEY: FORMAT, **recorded_plugins(model.config), **model.config}
+    (folder / CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
     (folder / CARD).write_text(model.card, encoding="utf-8")
     for name, content in model.files.items():
         (folder / name).write_bytes(content)

@@ -243,8 +243,9 @@ def checkpoint_extra(
         base: result of `base_config` for an adapter; None: the model is not an adapter.
     """
     adapter = {} if base is None else {ADAPTER: config[ADAPTER], BASE: dict(base)}
+    stored = {key: config[key] for key in keys} | adapter
     return {
-        "config": {KEY: FORMAT, **recorded_plugins(config), **{key: config[key] for key in keys}, **adapter},
+        "config": {KEY: FORMAT, **recorded_plugins(stored), **stored},
         "files": {name: _to_tensor(content) for name, content in files.items()},
     }
 

@@ -10,6 +10,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from asr.errors import InputError, reason_of
+from asr.settings import plugins
 from asr.system.learnt import parse_json
 
 SUFFIX = ".safetensors"
@@ -32,10 +33,22 @@ class StoredTokenModel(NamedTuple):
 
 
 def write_token_model(
-    path: Path, settings: Mapping[str, Any], pieces: Sequence[str], weights: Mapping[str, Tensor]
+    path: Path,
+    settings: Mapping[str, Any],
+    pieces: Sequence[str],
+    weights: Mapping[str, Tensor],
+    packages: Mapping[str, Sequence[str]],
 ) -> None:
-    """Write a token model; equal models give equal bytes."""
-    content = {"settings": dict(settings), "pieces": list(pieces)}
+    """Write a token model; equal models give equal bytes.
+
+    Args:
+        path: path of the file.
+        settings: settings of the component, including its name.
+        pieces: the text of each token.
+        weights: tensors by name.
+        packages: the entry that names the plugins of the component (`recorded_plugins`).
+    """
+    content = {"settings": dict(settings), "pieces": list(pieces), **packages}
     metadata = {METADATA: json.dumps(content, ensure_ascii=False, sort_keys=True)}
     save_file({name: weight.contiguous() for name, weight in weights.items()}, path, metadata)
 
@@ -63,7 +76,7 @@ def read_token_model(path: Path) -> StoredTokenModel:
     """Read a token model.
 
     Raises:
-        InputError: the file is damaged, or is not a token model.
+        InputError: the file is damaged, is not a token model, or is of a plugin that the command has not named.
     """
     try:
         with safe_open(path, framework="pt") as file:
@@ -76,5 +89,6 @@ def read_token_model(path: Path) -> StoredTokenModel:
         case {"settings": {"name": str()} as settings, "pieces": [*pieces]} if all(
             isinstance(piece, str) for piece in pieces
         ):
+            plugins.check_named(content.get(plugins.KEY, []), path)
             return StoredTokenModel(settings, pieces, weights)
     raise InputError(f"{path}: must be a neural language model of asr.train_lm; its metadata describe no such model.")

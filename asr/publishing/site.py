@@ -34,7 +34,7 @@ LOAD = '<button type="button" id="load">Download it now</button>'
 EXAMPLE = re.compile(r"example-\d+\.\w+")
 
 
-def check_page(config: Config) -> None:
+def check_page(recognizer: Recognizer, config: Config) -> None:
     """Check that the page's script decodes like the model.
 
     Raises:
@@ -42,7 +42,8 @@ def check_page(config: Config) -> None:
     """
     decoder, normalizer = config["decode"]["name"], config["normalizer"]
     if decoder != "greedy":
-        raise InputError(f"the decoder of a page must be greedy; got decode={decoder}. Add --decode greedy.")
+        cure = "Add --decode greedy" if recognizer.model.head.frame_head else "Train a model with a CTC head"
+        raise InputError(f"the decoder of a page must be greedy; got decode={decoder}. {cure}.")
     if normalizer not in NORMALIZERS:
         must = f"the normalizer of a model in a page must be {' or '.join(NORMALIZERS)}"
         raise InputError(f"{must}; got {normalizer}.")
@@ -136,14 +137,16 @@ def _service_worker(version: str, examples: Mapping[str, object]) -> bytes:
     return f"const VERSION = {json.dumps(version)}, FILES = {json.dumps(cached)};\n{asset(SERVICE_WORKER)}".encode()
 
 
-def prepare_site(folder: Path, config: Config, examples: Sequence[Path], on_step: Callable[[str], None]) -> Runtime:
+def prepare_site(
+    folder: Path, recognizer: Recognizer, config: Config, examples: Sequence[Path], on_step: Callable[[str], None]
+) -> Runtime:
     """Check before the export that the page can be written, and return its runtime.
 
     Raises:
         InputError: the model cannot have a page, an example cannot be read, or `write_site` or `browser_runtime`
             would fail.
     """
-    check_page(config)
+    check_page(recognizer, config)
     check_replaceable_folder(folder, _names(folder), ALWAYS)
     for path in examples:
         audio_info(path)

@@ -228,5 +228,5 @@ def why_not(recognizer: Recognizer) -> str:
         return f"{type(encoder).__name__} needs the whole utterance at once (train encoder=conformer_streaming_s)"
     if decode.streaming is None:
         greedy = greedy_decoder(recognizer.model.head.decoders)
-        return f"{type(decode).__name__} needs the whole utterance at once (choose --decode {greedy})"
+        return f"{type(decode).__name__} needs the whole utterance at once (choose another, such as --decode {greedy})"
     return ""

@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+from asr.errors import InputError, reason_of, shown
 from asr.settings.plugins import OURS, homes
 from asr.settings.rule import one_of
 
@@ -32,7 +33,7 @@ def default_settings(group: str, name: str) -> dict[str, Any]:
     """Read the settings of a component and of its parts from conf/<group>/<name>.yaml.
 
     Raises:
-        InputError: the component does not exist.
+        InputError: the component does not exist, or its file is not a mapping in YAML.
     """
     settings, chosen = _read(group, name)
     parts: dict[str, dict[str, Any]] = {}
@@ -51,5 +52,10 @@ def _read(group: str, name: str) -> tuple[dict[str, Any], list[dict[str, str]]]:
 
     one_of(*names(group)).check(f"{group}.name", name)
     path = next(path for path in files(group) if path.stem == name)
-    settings: dict[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8"))
+    try:
+        settings = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
+    except yaml.YAMLError as error:
+        raise InputError(f"{path} must be YAML; {reason_of(error)}.") from None
+    if not isinstance(settings, dict):
+        raise InputError(f"{path} must map settings to values; got {shown(settings)}.")
     return settings, [entry for entry in settings.pop("defaults", []) if isinstance(entry, dict)]

@@ -71,7 +71,7 @@ def _of_parser(parser: argparse.ArgumentParser, heading: str) -> Iterator[str]:
     for group in parser._action_groups:
         actions = [action for action in group._group_actions if not isinstance(action, argparse._SubParsersAction)]
         rows = [[_invocation(action), _help(parser, action)] for action in actions if action.help != argparse.SUPPRESS]
-        if rows and [action.dest for action in actions] != ["help"]:
+        if rows:
             name = str(group.title)
             yield f"{heading.split()[0]}# {name[0].upper()}{name[1:]}\n\n{table(['argument', 'meaning'], rows)}"
     for action in parser._actions:

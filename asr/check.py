@@ -1,0 +1,32 @@
+"""python -m asr.check PACKAGE: check the components of a package of your own, a plugin."""
+
+from collections import Counter
+from collections.abc import Sequence
+
+from asr.cli.command import run_command
+from asr.cli.parser import CommandParser
+from asr.settings.plugins import homes, use
+from asr.text.numbers import counted
+from asr.text.printable import printable
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Print a line for each component and check; return 1 if a check fails."""
+    about = "Check the components of a package outside of asr with the checks of asr's own components; its code runs."
+    parser = CommandParser(prog="python -m asr.check", description=about)
+    parser.add_argument("package", metavar="PACKAGE", help="dotted name of the package, such as mylab.speech")
+    package = parser.parse_args(arguments).package
+    use([package], "PACKAGE")
+    from asr.contract.package import examine
+
+    home = next(home for home in homes() if home.package == package)
+    results: Counter[bool] = Counter()
+    for component, check, problem in examine(home):
+        results[problem == ""] += 1
+        print(printable(f"{component}: {check}: {problem or 'passes'}"), flush=True)
+    print(f"{counted(results.total(), 'check')}, {results[False]} failed")
+    return 1 if results[False] or not results else 0
+
+
+if __name__ == "__main__":
+    run_command(main)

@@ -1,0 +1,123 @@
+"""All checks of the components of a package."""
+
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+from asr.build import component
+from asr.contract.augmentations import check_augmentation
+from asr.contract.decoders import check_transcripts, recognizer_with
+from asr.contract.heads import check_decoders, check_gradients, check_taps
+from asr.contract.network import SAMPLE_RATE, SMALL, model_of, overridden, unlike_new, whole_with, without_dropout
+from asr.contract.padding import check_losses, check_outputs, check_training
+from asr.contract.settings import (
+    GROUPS,
+    Component,
+    check_settings,
+    components,
+    in_no_group,
+    settings_of,
+    without_files,
+)
+from asr.errors import InputError, reason_of
+from asr.recognition.model import Model
+from asr.settings.conf import default_settings
+from asr.settings.plugins import Home
+
+Checks = dict[str, Callable[[], object]]  # by name; a check that fails raises an error
+CTC = {"name": "ctc"}
+
+
+class Result(NamedTuple):
+    """Result of a check.
+
+    Args:
+        component: group and name of the component.
+        check: name of the check.
+        problem: what must hold; "" if it does.
+    """
+
+    component: str
+    check: str
+    problem: str
+
+
+def examine(home: Home) -> Iterator[Result]:
+    """Check the components of a package; other checks of a component are left out after a fault in its settings."""
+    for file in components(home):
+        result = _result(home, file, "settings", partial(check_settings, file, home))
+        yield result
+        if not result.problem:
+            yield from (_result(home, file, name, check) for name, check in checks_of(file, settings_of(file)).items())
+    for path in in_no_group(home):
+        yield Result(f"conf/{path}", "settings", f"the folder must be a group of components: {', '.join(GROUPS)}.")
+    for file in without_files(home):
+        must = f"a component needs the file conf/{file}.yaml, with name: {file.name}"
+        yield Result(str(file), "settings", f"{must}; there is none.")
+
+
+def _result(home: Home, file: Component, name: str, check: Callable[[], object]) -> Result:
+    torch.manual_seed(0)
+    try:
+        check()
+    except InputError as error:
+        return Result(str(file), name, str(error))
+    except Exception as error:  # the package's code may raise any error
+        frames = [
+            frame
+            for frame in traceback.extract_tb(error.__traceback__)
+            if Path(frame.filename).is_relative_to(home.folder)
+        ]
+        place = f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""
+        return Result(str(file), name, f"no error may occur; got {type(error).__name__}: {reason_of(error)}{place}.")
+    return Result(str(file), name, "")
+
+
+def checks_of(file: Component, settings: dict[str, Any]) -> Checks:
+    """Return the checks of a component with valid settings, besides those of its settings."""
+    whole = whole_with(file.group, settings) if file.is_part else without_dropout(settings)
+    match file.group.partition("/")[0]:
+        case "encoder" if whole is not None:
+            return _encoder(whole)
+        case "head" if whole is not None:
+            return _head(whole)
+        case "decode" if not file.is_part:
+            return {"transcripts": lambda: check_transcripts(recognizer_with(settings), torch.randn(SAMPLE_RATE) / 10)}
+        case "augment":
+            return {"draws": lambda: check_augmentation(settings)}
+    return {"is made": lambda: component(file.group, settings)}
+
+
+def _encoder(settings: Mapping[str, Any]) -> Checks:
+    def make(dtype: torch.dtype = torch.float64) -> Model:
+        torch.manual_seed(0)
+        return unlike_new(model_of(settings, CTC).to(dtype))
+
+    def taps() -> None:
+        model = model_of(settings, CTC).eval()
+        if len(model.encoder.blocks) > 1:
+            check_taps(model)
+
+    return {
+        "output alone and in a batch": lambda: check_outputs(make().eval()),
+        "training and padding": lambda: check_training(lambda: make().train()),
+        "gradients alone and in a batch": lambda: check_losses(make().eval()),
+        "gradients of all weights": lambda: check_gradients(model_of(settings, CTC)),
+        "taps": taps,
+    }
+
+
+def _head(settings: Mapping[str, Any]) -> Checks:
+    def make() -> Model:
+        encoder = overridden(default_settings("encoder", "transformer"), SMALL)  # whose statistics are not of a batch
+        return model_of(without_dropout(encoder), settings)
+
+    return {
+        "decoders": lambda: check_decoders(settings, make().head),
+        "losses alone and in a batch": lambda: check_losses(unlike_new(make().double()).eval()),
+        "gradients of all weights": lambda: check_gradients(make()),
+    }
