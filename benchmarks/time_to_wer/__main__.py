@@ -3,6 +3,7 @@
     python -m benchmarks.time_to_wer recommended          # each toolkit's published recipe
     python -m benchmarks.time_to_wer equal                # equal batches, rates, speeds and initialisation
     python -m benchmarks.time_to_wer tuned                # after trials of learning rate and batch size
+    python -m benchmarks.time_to_wer finetuned --overrides init.from=MODEL corpus...   # asr's and NeMo's fine-tuning
 
 Each training is a process with one thread. The clock counts the CPU time of training steps, in which audio is read and
 features are computed anew; the start of the process and evaluations are excluded. The WER is measured on the
@@ -28,7 +29,7 @@ from asr.web.page import page
 from benchmarks import results
 from benchmarks.machine import about
 from benchmarks.results import Results
-from benchmarks.time_to_wer.recipe import ASR, PUBLISHED, Recipe, equal, recommended, trials
+from benchmarks.time_to_wer.recipe import ASR, PUBLISHED, Recipe, equal, finetuned, recommended, trials
 from benchmarks.time_to_wer.watch import Point, time_to
 
 PEERS = Path(".venv-nets/bin/python")
@@ -63,7 +64,7 @@ class Contest:
 
 def recipes(options: argparse.Namespace, contest: Contest) -> Iterable[Recipe]:
     """Return the recipes of a table; for the table `tuned`, run the trials, and return each toolkit's best."""
-    known = {"recommended": recommended, "equal": equal}
+    known = {"recommended": recommended, "equal": equal, "finetuned": finetuned}
     if options.table in known:
         return [recipe for recipe in known[options.table]() if recipe.toolkit in options.toolkits]
     return [_best(toolkit, options, contest) for toolkit in options.toolkits]
@@ -100,7 +101,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("table", choices=("recommended", "equal", "tuned"), help="what is compared")
+    parser.add_argument("table", choices=("recommended", "equal", "tuned", "finetuned"), help="what is compared")
     parser.add_argument("--epochs", type=int, default=6, metavar="N", help="epochs of each training (default: 6)")
     parser.add_argument("--trial-epochs", type=int, default=3, metavar="N", help="epochs of each trial (default: 3)")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2], metavar="SEED", help="default: 0 1 2")

@@ -1,5 +1,6 @@
 """A training by NVIDIA NeMo, with Lightning's Trainer."""
 
+from collections.abc import Callable
 from typing import Any
 
 import lightning.pytorch as pl
@@ -104,6 +105,11 @@ def fit(job: Job, watch: Watch) -> tuple[int, Transcribe]:
     """Train; return the number of parameters, and the transcription by the last weights."""
     logging.set_verbosity(logging.ERROR)
     pl.seed_everything(job.settings.seed, verbose=False)
+    return trained(job, watch, lambda trainer: EncDecCTCModel(OmegaConf.create(config(job)), trainer=trainer))
+
+
+def trained(job: Job, watch: Watch, make: Callable[[pl.Trainer], Any]) -> tuple[int, Transcribe]:
+    """Train the model that `make` returns for a trainer; returns the same as `fit`."""
     trainer = pl.Trainer(
         accelerator="cpu",
         devices=1,
@@ -114,7 +120,7 @@ def fit(job: Job, watch: Watch) -> tuple[int, Transcribe]:
         # Its loss is a sum over the tokens of an utterance, so that asr's limit would clip each step.
         gradient_clip_val=0.0,
     )
-    model = EncDecCTCModel(OmegaConf.create(config(job)), trainer=trainer)
+    model = make(trainer)
 
     def frames(waveforms: list[Tensor]) -> list[Tensor]:
         lengths = torch.tensor([len(waveform) for waveform in waveforms])

@@ -41,6 +41,14 @@ def equal() -> list[Recipe]:
     return plain + [Recipe(toolkit, "CTC, intermediate loss", ["head=ctc_intermediate"]) for toolkit in (ASR, NEMO)]
 
 
+def finetuned() -> list[Recipe]:
+    """Return asr's and NeMo's recipes for fine-tuning the model in the overrides, init.from; NeMo's with its script."""
+    return [
+        Recipe(ASR, "experiment=finetune", ["experiment=finetune"]),
+        Recipe(NEMO, "speech_to_text_finetune.yaml", ["experiment=finetune"], is_published=True),
+    ]
+
+
 def trials(toolkit: str) -> list[Recipe]:
     """Return the trials of learning rate and batch size of a toolkit, with its recommended head."""
     head = "ctc_intermediate" if toolkit == ASR else "ctc"

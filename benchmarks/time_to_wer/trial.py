@@ -35,8 +35,10 @@ def run(recipe: Recipe, overrides: Sequence[str]) -> dict[str, Any]:
     else:
         from benchmarks.time_to_wer.peer import Job, shuffled
 
-        if recipe.toolkit == NEMO:
-            from benchmarks.time_to_wer import nemo_training as peer
+        if recipe.toolkit == NEMO and settings.init.source:
+            from benchmarks.time_to_wer import nemo_finetuning as peer
+        elif recipe.toolkit == NEMO:
+            from benchmarks.time_to_wer import nemo_training as peer  # type: ignore[no-redef]
         else:
             from benchmarks.time_to_wer import parakeet_training as peer  # type: ignore[no-redef]
         num_epochs = settings.trainer.bounds.max_epochs or 1
