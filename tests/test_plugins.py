@@ -6,14 +6,18 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import asr
 from asr import build
 from asr.checkpoint.language_model import write_language_model
+from asr.contract.settings import SEVERAL
+from asr.data.manifest import read_manifest
 from asr.errors import InputError
 from asr.evaluate import main as evaluate
+from asr.evaluation.text_metrics import numbers_of
 from asr.language_model.stored import read_token_model, token_model_file
 from asr.perplexity import main as perplexity
 from asr.settings import plugins
@@ -21,6 +25,7 @@ from asr.settings.conf import default_settings
 from asr.training.hydra_command import plugins_named
 from asr.transcribe import main as transcribe
 from tests.conftest import ROOT, TINY, made_once, tone_corpus
+from tests.processes import metrics
 from tests.refusals import check_refusal, refused
 
 HEAD = '''
@@ -64,8 +69,19 @@ class Small(LSTMTokenModel):
         super().__init__(vocab_size, embedding_dim=dim, dim=dim, num_layers=1, dropout=0.0)
 '''
 
+METRIC = '''
+"""Numbers that depend on all texts and on their order."""
+
+
+class Texts:
+    def __call__(self, references, hypotheses):
+        order = sum(row * len(text) for row, text in enumerate(references))
+        return {"utterances": len(hypotheses), "order": order}
+'''
+
 PLUGIN = "mylab.speech"
 PARTS = {
+    "metric/texts": (METRIC, ""),
     "head/scaled_ctc": (HEAD, "scale: 1.5\n"),
     "encoder/activation/softsign": (ACTIVATION, ""),
     "token_model/small": (TOKEN_MODEL, "dim: 8\n"),
@@ -75,7 +91,9 @@ PARTS = {
 def write_plugin(folder: Path) -> None:
     """Write the package mylab.speech with PARTS into a folder."""
     for path, (code, settings) in PARTS.items():
-        for file, text in ((f"{path}.py", code), (f"conf/{path}.yaml", f"name: {Path(path).name}\n{settings}")):
+        group, name = path.rsplit("/", 1)
+        head = f"# @package {group}.{name}\n" if group in SEVERAL else f"name: {name}\n"
+        for file, text in ((f"{path}.py", code), (f"conf/{path}.yaml", head + settings)):
             place = folder / "mylab" / "speech" / file
             place.parent.mkdir(parents=True, exist_ok=True)
             place.write_text(text)
@@ -182,6 +200,40 @@ def test_settings_of_a_plugins_component_obey_the_same_checks(importable: Path) 
         build.component("head", {"name": "scaled_ctc"})
     with refused(InputError, "head.scale; got -1"):
         build.component("head", {"name": "scaled_ctc", "scale": -1})
+
+
+def test_a_metric_is_computed_from_the_texts_of_all_processes(lab: Path, tones: Path) -> None:
+    """The learning rate is 0, and there are no batch statistics, so that both runs have equal weights."""
+    chosen = [f"plugins=[{PLUGIN}]", "metric=[texts]", *TINY, *tone_corpus(tones), "trainer.max_epochs=1"]
+    chosen += ["optimizer.lr=0", "encoder/norm=layer_norm", "corpus.test=[]"]
+    for name, more in (("one", []), ("two", ["trainer.strategy=ddp", "trainer.devices=2"])):
+        ended = train(lab, *chosen, *more, f"run_dir={name}")
+        assert ended.returncode == 0, ended.stderr
+    one, two = (metrics(lab / name)[-1] for name in ("one", "two"))
+    texts = [utterance.text for utterance in sorted(read_manifest(tones / "valid.jsonl"), key=lambda each: each.id)]
+    assert float(one["valid/utterances"]) == len(texts)
+    assert float(one["valid/order"]) == sum(row * len(text) for row, text in enumerate(texts))
+    assert [two["valid/utterances"], two["valid/order"]] == [one["valid/utterances"], one["valid/order"]]
+    assert json.loads((lab / "one" / "bundle" / "config.json").read_text()).keys().isdisjoint({"plugins", "metric"})
+
+
+@pytest.mark.parametrize(
+    ("result", "expected"),
+    [
+        (lambda: 1 / 0, "metric=mine ... ZeroDivisionError ... test_plugins.py"),
+        (lambda: 0.5, "metric=mine; got 0.5"),
+        (lambda: {"cer": "0.5"}, "metric=mine ... cer"),
+        (lambda: {"wer": 0.5}, "metric=mine ... wer"),
+        (lambda: {"valid/cer": 0.5}, "metric=mine ... valid/cer"),
+    ],
+)
+def test_a_metric_that_fails_is_named(result: Callable[[], object], expected: str) -> None:
+    class Mine:
+        def __call__(self, references: object, hypotheses: object) -> Any:
+            return result()
+
+    with refused(InputError, expected):
+        numbers_of({"mine": Mine()}, ["a"], ["b"])
 
 
 @pytest.mark.parametrize("file", ["conf/head/ctc.yaml", "conf/train.yaml"])

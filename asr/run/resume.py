@@ -29,6 +29,7 @@ FREE = (
     "compile_blocks",
     "doctor",
     "logger",
+    "metric",
     "plugins",  # their components are compared
     "corpus",
     "init.from",  # resume compares the initial model's weights; the config contains that model's components

@@ -32,7 +32,12 @@ from asr.settings.rule import (
 
 # Sections of a config that only asr.build reads.
 COMPONENTS = ("features", "tokenizer", "encoder", "decode", "head", "optimizer", "schedule", "normalizer")
-CHOSEN_COMPONENTS = ("augment", "logger", "adapter")  # may be absent; the first two may contain several components
+CHOSEN_COMPONENTS = (
+    "augment",
+    "metric",
+    "logger",
+    "adapter",
+)  # may be absent; all but adapter may be several
 
 
 @dataclass(frozen=True)
