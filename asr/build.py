@@ -252,6 +252,7 @@ def check_components(config: Config) -> None:
         raise InputError(f"{must}; {given}. Lower encoder.dim or encoder.num_layers.")
     build_augmentation(config, features.sample_rate)
     build_metrics(config)
+    several(config, "callback")
     build_schedule(config)
     component("optimizer", config["optimizer"])
 

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from textwrap import dedent
 from typing import Any
 
 import pytest
@@ -22,6 +23,7 @@ from asr.language_model.stored import read_token_model, token_model_file
 from asr.perplexity import main as perplexity
 from asr.settings import plugins
 from asr.settings.conf import default_settings
+from asr.training.callbacks import chosen_callbacks
 from asr.training.hydra_command import plugins_named
 from asr.transcribe import main as transcribe
 from tests.conftest import ROOT, TINY, made_once, tone_corpus
@@ -79,8 +81,34 @@ class Texts:
         return {"utterances": len(hypotheses), "order": order}
 '''
 
+CALLBACK = '''
+"""Count steps, also before the run was resumed."""
+
+from pathlib import Path
+
+from lightning.pytorch import Callback
+
+
+class CountSteps(Callback):
+    def __init__(self):
+        self.steps = 0
+
+    def on_train_batch_end(self, trainer, *arguments):
+        self.steps += 1
+
+    def on_train_end(self, trainer, task):
+        Path(trainer.default_root_dir, "steps.txt").write_text(f"{self.steps} of {trainer.global_step}")
+
+    def state_dict(self):
+        return {"steps": self.steps}
+
+    def load_state_dict(self, state_dict):
+        self.steps = state_dict["steps"]
+'''
+
 PLUGIN = "mylab.speech"
 PARTS = {
+    "callback/count_steps": (CALLBACK, ""),
     "metric/texts": (METRIC, ""),
     "head/scaled_ctc": (HEAD, "scale: 1.5\n"),
     "encoder/activation/softsign": (ACTIVATION, ""),
@@ -115,6 +143,7 @@ def lab(tmp_path_factory: pytest.TempPathFactory, tones: Path) -> Path:
     def make(folder: Path) -> None:
         write_plugin(folder)
         chosen = [f"plugins=[{PLUGIN}]", "head=scaled_ctc", "encoder/activation=softsign", *TINY, "run_dir=run"]
+        chosen.append("callback=[count_steps]")
         for steps in (2, 4):
             ending = [f"trainer.max_steps={steps}", "resume.allow=[trainer.max_steps]"]
             ended = train(folder, *chosen, *tone_corpus(tones), *ending)
@@ -215,6 +244,41 @@ def test_a_metric_is_computed_from_the_texts_of_all_processes(lab: Path, tones: 
     assert float(one["valid/order"]) == sum(row * len(text) for row, text in enumerate(texts))
     assert [two["valid/utterances"], two["valid/order"]] == [one["valid/utterances"], one["valid/order"]]
     assert json.loads((lab / "one" / "bundle" / "config.json").read_text()).keys().isdisjoint({"plugins", "metric"})
+
+
+def test_a_callback_keeps_its_state_in_a_resumed_run(lab: Path) -> None:
+    assert (lab / "run" / "steps.txt").read_text() == "4 of 4"
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        ("class Mine: pass", "callback=mine ... lightning.pytorch.Callback"),
+        (
+            """
+            from lightning.pytorch import Callback
+
+            class Mine(Callback):
+                def state_dict(self):
+                    return {"path": __import__("pathlib").Path("a")}
+            """,
+            "callback=mine ... state_dict",
+        ),
+    ],
+    ids=["class", "state"],
+)
+def test_a_callback_that_cannot_be_used_is_refused_before_the_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, body: str, expected: str
+) -> None:
+    place = tmp_path / "callbacks_lab" / "callback" / "mine.py"
+    place.parent.mkdir(parents=True)
+    place.write_text(dedent(body))
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(plugins, "_named", {})
+    plugins.use(["callbacks_lab"])
+    with refused(InputError, expected):
+        chosen_callbacks({"callback": {"mine": None}})
+    del sys.modules["callbacks_lab.callback.mine"]
 
 
 @pytest.mark.parametrize(

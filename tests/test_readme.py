@@ -23,7 +23,10 @@ EXPERIMENTS = {"asr.train": "train", "asr.plan": "train", "asr.doctor": "train",
 POOLED = ["asr.train", "encoder=pooled", "head=ctc", "run_dir=runs/pooled"]
 SCALED = ["asr.train", "plugins=[mylab.speech]", "head=scaled_ctc", "run_dir=runs/scaled"]
 IN_GUIDE = (POOLED, SCALED)
-ADDED = ["metric=[empty_texts]"]  # further overrides that the guide names for the second command
+ADDED = [
+    "metric=[empty_texts]",
+    "callback=[best_loss]",
+]  # in the guide, for the second command
 TRAINING = [(name, *command) for name, command in COMMANDS if command[0] in EXPERIMENTS and command not in IN_GUIDE]
 OTHERS = sorted({(command[0], word) for _, command in COMMANDS for word in command if command[0] not in EXPERIMENTS})
 

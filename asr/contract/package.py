@@ -8,6 +8,7 @@ import torch
 
 from asr.build import component
 from asr.contract.augmentations import check_augmentation
+from asr.contract.callbacks import check_state
 from asr.contract.decoders import check_transcripts, recognizer_with
 from asr.contract.heads import check_decoders, check_gradients, check_taps
 from asr.contract.network import SAMPLE_RATE, SMALL, model_of, overridden, unlike_new, whole_with, without_dropout
@@ -87,6 +88,8 @@ def checks_of(file: Component, settings: dict[str, Any]) -> Checks:
         case "metric":
             made = component(file.group, settings)
             return {"numbers": lambda: numbers_of({file.name: made()}, REFERENCES, HYPOTHESES)}
+        case "callback":
+            return {"state": lambda: check_state(file.name, component(file.group, settings)())}
     return {"is made": lambda: component(file.group, settings)}
 
 

@@ -46,7 +46,8 @@ FREE = (
     "trainer.strategy",
     "trainer.log_every_n_steps",
 )
-ALLOWED = ("world_size", "trainer", "schedule", "early_stopping", "num_threads")  # valid entries of resume.allow
+# Valid entries of resume.allow.
+ALLOWED = ("world_size", "trainer", "schedule", "early_stopping", "callback", "num_threads")
 
 
 @dataclass(frozen=True)

@@ -32,12 +32,7 @@ from asr.settings.rule import (
 
 # Sections of a config that only asr.build reads.
 COMPONENTS = ("features", "tokenizer", "encoder", "decode", "head", "optimizer", "schedule", "normalizer")
-CHOSEN_COMPONENTS = (
-    "augment",
-    "metric",
-    "logger",
-    "adapter",
-)  # may be absent; all but adapter may be several
+CHOSEN_COMPONENTS = ("augment", "metric", "callback", "logger", "adapter")  # may be absent; several, except adapter
 
 
 @dataclass(frozen=True)

@@ -45,6 +45,7 @@ OWN: dict[str, Any] = {  # arguments of the Trainer that asr sets itself
 }
 INSTEAD = {  # settings of asr that have the purpose of an argument in OWN
     "logger": "logger",
+    "callbacks": "callback",
     "enable_checkpointing": "checkpoint",
     "default_root_dir": "run_dir",
     "gradient_clip_algorithm": "trainer.gradient_clip_val",
