@@ -23,6 +23,7 @@ from asr.interfaces import (
     Encoder,
     Features,
     Head,
+    Metric,
     OptimizerMaker,
     Schedule,
     Tokenizer,
@@ -149,11 +150,7 @@ def build_augmentation(config: Config, sample_rate: int) -> Augmentation:
     """Make the augmentations of training utterances, grouped by stage: plan (speed), waveform, features."""
     stages: dict[str, list[Any]] = {"plan": [], "waveform": [], "features": []}
     recordings: dict[str, RecordingList] = {}
-    chosen = config.get("augment") or {}
-    if not isinstance(chosen, Mapping) or not all(isinstance(settings or {}, Mapping) for settings in chosen.values()):
-        raise InputError(f"augment must be a mapping of names, such as spec_augment, to settings; got {shown(chosen)}.")
-    for name, settings in chosen.items():
-        make = component("augment", {"name": name, **(settings or {})}, f"augment.{name}")
+    for name, make in several(config, "augment").items():
         stage: str = getattr(make.func, "stage", "")
         one_of(*stages).check(f"stage of asr/augment/{name}.py", stage)
         if "recordings" in make.keywords:
@@ -164,6 +161,32 @@ def build_augmentation(config: Config, sample_rate: int) -> Augmentation:
     if len(stages["plan"]) > 1:
         raise InputError(f"augment must have at most one change of speed; got {len(stages['plan'])}.")
     return Augmentation(next(iter(stages["plan"]), None), stages["waveform"], stages["features"], recordings)
+
+
+def build_metrics(config: Config) -> dict[str, Metric]:
+    """Make the metrics of validations, by name."""
+    return {name: make() for name, make in several(config, "metric").items()}
+
+
+def several(config: Config, key: str, group: str = "") -> dict[str, "partial[Any]"]:
+    """Find the components of a section that may have any number of components; the section may be absent.
+
+    Args:
+        config: contains the section.
+        key: key of the section, a mapping of names to settings.
+        group: group of the components; by default `key`.
+
+    Raises:
+        InputError: the section is not such a mapping, or `component` refuses one of the components.
+    """
+    chosen = config.get(key) or {}
+    if not isinstance(chosen, Mapping) or not all(isinstance(settings or {}, Mapping) for settings in chosen.values()):
+        must = f"{key} must be a list of names, such as {key}=[NAME], or map them to settings"
+        raise InputError(f"{must}; got {shown(chosen)}.")
+    return {
+        name: component(group or key, {"name": name, **(settings or {})}, f"{key}.{name}")
+        for name, settings in chosen.items()
+    }
 
 
 def build_token_model(config: Config, vocab_size: int) -> TokenModel:
@@ -228,6 +251,8 @@ def check_components(config: Config) -> None:
         given = f"{num_parameters:,} parameters need {needed / 2**30:.1f} GiB of {available / 2**30:.1f}"
         raise InputError(f"{must}; {given}. Lower encoder.dim or encoder.num_layers.")
     build_augmentation(config, features.sample_rate)
+    build_metrics(config)
+    several(config, "callback")
     build_schedule(config)
     component("optimizer", config["optimizer"])
 

@@ -1,6 +1,8 @@
 """Exceptions whose messages are written for the user, and helpers for these messages."""
 
 import reprlib
+from pathlib import Path
+from traceback import extract_tb
 
 MAX_MESSAGE = 4_000  # maximum number of characters of an InputError
 
@@ -70,6 +72,12 @@ def one_line(error: object) -> str:
     """Return an error message, or other text from a library, on one line of at most 300 characters."""
     text = " ".join(str(error).split())
     return text if len(text) <= 300 else text[:300] + " …"
+
+
+def place_of(error: BaseException, folder: Path) -> str:
+    """Return " (file:line)" of the code in `folder` that caused an error; "" if none of it did."""
+    frames = [frame for frame in extract_tb(error.__traceback__) if Path(frame.filename).is_relative_to(folder)]
+    return f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""
 
 
 def reason_of(error: object) -> str:

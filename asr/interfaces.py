@@ -531,6 +531,15 @@ class StreamingDecoder(Decoder, Protocol):
         """Make the best hypothesis final; return it and a state without tokens, from which the stream continues."""
 
 
+class Metric(Protocol):
+    """Compute numbers of a validation from all of its references and hypotheses, normalised as for the WER.
+
+    A number is logged as valid/<name>. The order of the utterances is that of their ids.
+    """
+
+    def __call__(self, references: Sequence[str], hypotheses: Sequence[str]) -> Mapping[str, float]: ...
+
+
 class Moment(NamedTuple):
     """Progress of a run before an optimizer step.
 

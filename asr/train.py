@@ -78,6 +78,7 @@ def train(settings: "RunSettings") -> float | None:
         samples=prepared.validation_samples(corpus.valid),
         epoch_hours=training_set.epoch_hours,
         valid_manifests=corpus.valid.manifests,
+        metrics=build.build_metrics(settings.components),
         own_tensors=own_tensors,
     )
     shard_in_fit(trainer, task, model.encoder.blocks, ["losses"])

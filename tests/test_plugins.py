@@ -6,21 +6,28 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from textwrap import dedent
+from typing import Any
 
 import pytest
 
 import asr
 from asr import build
 from asr.checkpoint.language_model import write_language_model
+from asr.contract.settings import SEVERAL
+from asr.data.manifest import read_manifest
 from asr.errors import InputError
 from asr.evaluate import main as evaluate
+from asr.evaluation.text_metrics import numbers_of
 from asr.language_model.stored import read_token_model, token_model_file
 from asr.perplexity import main as perplexity
 from asr.settings import plugins
 from asr.settings.conf import default_settings
+from asr.training.callbacks import chosen_callbacks
 from asr.training.hydra_command import plugins_named
 from asr.transcribe import main as transcribe
 from tests.conftest import ROOT, TINY, made_once, tone_corpus
+from tests.processes import metrics
 from tests.refusals import check_refusal, refused
 
 HEAD = '''
@@ -64,8 +71,45 @@ class Small(LSTMTokenModel):
         super().__init__(vocab_size, embedding_dim=dim, dim=dim, num_layers=1, dropout=0.0)
 '''
 
+METRIC = '''
+"""Numbers that depend on all texts and on their order."""
+
+
+class Texts:
+    def __call__(self, references, hypotheses):
+        order = sum(row * len(text) for row, text in enumerate(references))
+        return {"utterances": len(hypotheses), "order": order}
+'''
+
+CALLBACK = '''
+"""Count steps, also before the run was resumed."""
+
+from pathlib import Path
+
+from lightning.pytorch import Callback
+
+
+class CountSteps(Callback):
+    def __init__(self):
+        self.steps = 0
+
+    def on_train_batch_end(self, trainer, *arguments):
+        self.steps += 1
+
+    def on_train_end(self, trainer, task):
+        Path(trainer.default_root_dir, "steps.txt").write_text(f"{self.steps} of {trainer.global_step}")
+
+    def state_dict(self):
+        return {"steps": self.steps}
+
+    def load_state_dict(self, state_dict):
+        self.steps = state_dict["steps"]
+'''
+
 PLUGIN = "mylab.speech"
 PARTS = {
+    "callback/count_steps": (CALLBACK, ""),
+    "metric/texts": (METRIC, ""),
     "head/scaled_ctc": (HEAD, "scale: 1.5\n"),
     "encoder/activation/softsign": (ACTIVATION, ""),
     "token_model/small": (TOKEN_MODEL, "dim: 8\n"),
@@ -75,7 +119,9 @@ PARTS = {
 def write_plugin(folder: Path) -> None:
     """Write the package mylab.speech with PARTS into a folder."""
     for path, (code, settings) in PARTS.items():
-        for file, text in ((f"{path}.py", code), (f"conf/{path}.yaml", f"name: {Path(path).name}\n{settings}")):
+        group, name = path.rsplit("/", 1)
+        head = f"# @package {group}.{name}\n" if group in SEVERAL else f"name: {name}\n"
+        for file, text in ((f"{path}.py", code), (f"conf/{path}.yaml", head + settings)):
             place = folder / "mylab" / "speech" / file
             place.parent.mkdir(parents=True, exist_ok=True)
             place.write_text(text)
@@ -97,6 +143,7 @@ def lab(tmp_path_factory: pytest.TempPathFactory, tones: Path) -> Path:
     def make(folder: Path) -> None:
         write_plugin(folder)
         chosen = [f"plugins=[{PLUGIN}]", "head=scaled_ctc", "encoder/activation=softsign", *TINY, "run_dir=run"]
+        chosen.append("callback=[count_steps]")
         for steps in (2, 4):
             ending = [f"trainer.max_steps={steps}", "resume.allow=[trainer.max_steps]"]
             ended = train(folder, *chosen, *tone_corpus(tones), *ending)
@@ -182,6 +229,75 @@ def test_settings_of_a_plugins_component_obey_the_same_checks(importable: Path) 
         build.component("head", {"name": "scaled_ctc"})
     with refused(InputError, "head.scale; got -1"):
         build.component("head", {"name": "scaled_ctc", "scale": -1})
+
+
+def test_a_metric_is_computed_from_the_texts_of_all_processes(lab: Path, tones: Path) -> None:
+    """The learning rate is 0, and there are no batch statistics, so that both runs have equal weights."""
+    chosen = [f"plugins=[{PLUGIN}]", "metric=[texts]", *TINY, *tone_corpus(tones), "trainer.max_epochs=1"]
+    chosen += ["optimizer.lr=0", "encoder/norm=layer_norm", "corpus.test=[]"]
+    for name, more in (("one", []), ("two", ["trainer.strategy=ddp", "trainer.devices=2"])):
+        ended = train(lab, *chosen, *more, f"run_dir={name}")
+        assert ended.returncode == 0, ended.stderr
+    one, two = (metrics(lab / name)[-1] for name in ("one", "two"))
+    texts = [utterance.text for utterance in sorted(read_manifest(tones / "valid.jsonl"), key=lambda each: each.id)]
+    assert float(one["valid/utterances"]) == len(texts)
+    assert float(one["valid/order"]) == sum(row * len(text) for row, text in enumerate(texts))
+    assert [two["valid/utterances"], two["valid/order"]] == [one["valid/utterances"], one["valid/order"]]
+    assert json.loads((lab / "one" / "bundle" / "config.json").read_text()).keys().isdisjoint({"plugins", "metric"})
+
+
+def test_a_callback_keeps_its_state_in_a_resumed_run(lab: Path) -> None:
+    assert (lab / "run" / "steps.txt").read_text() == "4 of 4"
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        ("class Mine: pass", "callback=mine ... lightning.pytorch.Callback"),
+        (
+            """
+            from lightning.pytorch import Callback
+
+            class Mine(Callback):
+                def state_dict(self):
+                    return {"path": __import__("pathlib").Path("a")}
+            """,
+            "callback=mine ... state_dict",
+        ),
+    ],
+    ids=["class", "state"],
+)
+def test_a_callback_that_cannot_be_used_is_refused_before_the_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, body: str, expected: str
+) -> None:
+    place = tmp_path / "callbacks_lab" / "callback" / "mine.py"
+    place.parent.mkdir(parents=True)
+    place.write_text(dedent(body))
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(plugins, "_named", {})
+    plugins.use(["callbacks_lab"])
+    with refused(InputError, expected):
+        chosen_callbacks({"callback": {"mine": None}})
+    del sys.modules["callbacks_lab.callback.mine"]
+
+
+@pytest.mark.parametrize(
+    ("result", "expected"),
+    [
+        (lambda: 1 / 0, "metric=mine ... ZeroDivisionError ... test_plugins.py"),
+        (lambda: 0.5, "metric=mine; got 0.5"),
+        (lambda: {"cer": "0.5"}, "metric=mine ... cer"),
+        (lambda: {"wer": 0.5}, "metric=mine ... wer"),
+        (lambda: {"valid/cer": 0.5}, "metric=mine ... valid/cer"),
+    ],
+)
+def test_a_metric_that_fails_is_named(result: Callable[[], object], expected: str) -> None:
+    class Mine:
+        def __call__(self, references: object, hypotheses: object) -> Any:
+            return result()
+
+    with refused(InputError, expected):
+        numbers_of({"mine": Mine()}, ["a"], ["b"])
 
 
 @pytest.mark.parametrize("file", ["conf/head/ctc.yaml", "conf/train.yaml"])

@@ -23,6 +23,10 @@ EXPERIMENTS = {"asr.train": "train", "asr.plan": "train", "asr.doctor": "train",
 POOLED = ["asr.train", "encoder=pooled", "head=ctc", "run_dir=runs/pooled"]
 SCALED = ["asr.train", "plugins=[mylab.speech]", "head=scaled_ctc", "run_dir=runs/scaled"]
 IN_GUIDE = (POOLED, SCALED)
+ADDED = [
+    "metric=[empty_texts]",
+    "callback=[best_loss]",
+]  # in the guide, for the second command
 TRAINING = [(name, *command) for name, command in COMMANDS if command[0] in EXPERIMENTS and command not in IN_GUIDE]
 OTHERS = sorted({(command[0], word) for _, command in COMMANDS for word in command if command[0] not in EXPERIMENTS})
 
@@ -65,7 +69,7 @@ def test_every_document_shows_a_command() -> None:
     [
         (POOLED, ("asr", "conf"), ("asr/", "conf/"), []),  # a copy of the package gets the files
         (
-            [*SCALED, *TINY],
+            [*SCALED, *ADDED, *TINY],
             (),
             ("mylab/",),
             ["--plugin", "mylab.speech"],
@@ -88,7 +92,8 @@ def test_a_component_in_the_guide_trains_and_transcribes(
         if name.startswith(begin):
             (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
             (tmp_path / name).write_text(content)
-    assert [word for word in training if word not in TINY] in commands(GUIDE)
+    assert [word for word in training if word not in (*TINY, *ADDED)] in commands(GUIDE)
+    assert all(f"`{override}`" in GUIDE.read_text() for override in ADDED)
     run = next(word.removeprefix("run_dir=") for word in training if word.startswith("run_dir="))
     training = [*training, *tone_corpus(tones), "trainer.max_steps=3", "trainer.accelerator=cpu"]
     checks = [["asr.check", package] for package in options[1:]]

@@ -64,6 +64,11 @@ def test_an_argument_of_the_trainer_that_asr_sets_itself_is_refused_by_its_name(
         make_trainer(settings_with(*TINY, f"+trainer.{name}=2"))
 
 
+def test_callbacks_of_the_trainer_are_refused_with_the_group_that_adds_callbacks() -> None:
+    with refused(InputError, "trainer.callbacks", got=["x"], cure="callback"):
+        make_trainer(settings_with(*TINY, "+trainer.callbacks=[x]"))
+
+
 @pytest.mark.parametrize(
     ("override", "message"),
     [

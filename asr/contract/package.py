@@ -1,15 +1,14 @@
 """All checks of the components of a package."""
 
-import traceback
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 
 from asr.build import component
 from asr.contract.augmentations import check_augmentation
+from asr.contract.callbacks import check_state
 from asr.contract.decoders import check_transcripts, recognizer_with
 from asr.contract.heads import check_decoders, check_gradients, check_taps
 from asr.contract.network import SAMPLE_RATE, SMALL, model_of, overridden, unlike_new, whole_with, without_dropout
@@ -23,13 +22,15 @@ from asr.contract.settings import (
     settings_of,
     without_files,
 )
-from asr.errors import InputError, reason_of
+from asr.errors import InputError, place_of, reason_of
+from asr.evaluation.text_metrics import numbers_of
 from asr.recognition.model import Model
 from asr.settings.conf import default_settings
 from asr.settings.plugins import Home
 
 Checks = dict[str, Callable[[], object]]  # by name; a check that fails raises an error
 CTC = {"name": "ctc"}
+REFERENCES, HYPOTHESES = ("a b", "", "c d e"), ("a c", "b", "")  # texts may be empty
 
 
 class Result(NamedTuple):
@@ -67,13 +68,8 @@ def _result(home: Home, file: Component, name: str, check: Callable[[], object])
     except InputError as error:
         return Result(str(file), name, str(error))
     except Exception as error:  # the package's code may raise any error
-        frames = [
-            frame
-            for frame in traceback.extract_tb(error.__traceback__)
-            if Path(frame.filename).is_relative_to(home.folder)
-        ]
-        place = f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""
-        return Result(str(file), name, f"no error may occur; got {type(error).__name__}: {reason_of(error)}{place}.")
+        cause = f"{type(error).__name__}: {reason_of(error)}{place_of(error, home.folder)}"
+        return Result(str(file), name, f"no error may occur; got {cause}.")
     return Result(str(file), name, "")
 
 
@@ -89,6 +85,11 @@ def checks_of(file: Component, settings: dict[str, Any]) -> Checks:
             return {"transcripts": lambda: check_transcripts(recognizer_with(settings), torch.randn(SAMPLE_RATE) / 10)}
         case "augment":
             return {"draws": lambda: check_augmentation(settings)}
+        case "metric":
+            made = component(file.group, settings)
+            return {"numbers": lambda: numbers_of({file.name: made()}, REFERENCES, HYPOTHESES)}
+        case "callback":
+            return {"state": lambda: check_state(file.name, component(file.group, settings)())}
     return {"is made": lambda: component(file.group, settings)}
 
 

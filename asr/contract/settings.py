@@ -14,7 +14,7 @@ from asr.settings.plugins import OURS, Home
 
 # Groups of components whose config chooses one of them, and groups whose config is a list of any number.
 ONE = ("tokenizer", "features", "encoder", "head", "decode", "adapter", "optimizer", "schedule", "token_model")
-SEVERAL = ("augment",)
+SEVERAL = ("augment", "metric", "callback")
 GROUPS = (*ONE, *SEVERAL)
 
 

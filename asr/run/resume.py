@@ -29,6 +29,7 @@ FREE = (
     "compile_blocks",
     "doctor",
     "logger",
+    "metric",
     "plugins",  # their components are compared
     "corpus",
     "init.from",  # resume compares the initial model's weights; the config contains that model's components
@@ -45,7 +46,8 @@ FREE = (
     "trainer.strategy",
     "trainer.log_every_n_steps",
 )
-ALLOWED = ("world_size", "trainer", "schedule", "early_stopping", "num_threads")  # valid entries of resume.allow
+# Valid entries of resume.allow.
+ALLOWED = ("world_size", "trainer", "schedule", "early_stopping", "callback", "num_threads")
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,7 @@ from asr.settings.rule import (
 
 # Sections of a config that only asr.build reads.
 COMPONENTS = ("features", "tokenizer", "encoder", "decode", "head", "optimizer", "schedule", "normalizer")
-CHOSEN_COMPONENTS = ("augment", "logger", "adapter")  # may be absent; the first two may contain several components
+CHOSEN_COMPONENTS = ("augment", "metric", "callback", "logger", "adapter")  # may be absent; several, except adapter
 
 
 @dataclass(frozen=True)

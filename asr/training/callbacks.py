@@ -10,9 +10,12 @@ import lightning.pytorch as pl
 from lightning.pytorch.callbacks import EMAWeightAveraging, LambdaCallback
 from torch.optim.swa_utils import AveragedModel
 
+from asr.build import several
 from asr.checkpoint.saved import PERPLEXITY
+from asr.contract.callbacks import check_state
 from asr.data.batch import Batch
 from asr.data.token_frequencies import frequency_loss
+from asr.errors import InputError
 from asr.recognition.model import Model
 from asr.run.learning_rate import planned_rates
 from asr.text.numbers import counted, percent
@@ -210,7 +213,23 @@ def besides_steps(
         callbacks.append(Patience(settings.early_stopping.patience, task.measure))
     if settings.debug.profile_batches is not None:
         callbacks.append(Profile(prepared.state.run_dir, settings.debug.profile_batches))
-    return callbacks
+    return callbacks + chosen_callbacks(settings.components)
+
+
+def chosen_callbacks(components: Mapping[str, Any]) -> list[pl.Callback]:
+    """Make the callbacks of plugins that the settings choose; a checkpoint contains their state.
+
+    Raises:
+        InputError: a setting is invalid, the class is not a callback, or a checkpoint cannot contain its state.
+    """
+    callbacks = {name: make() for name, make in several(components, "callback").items()}
+    for name, callback in callbacks.items():
+        if not isinstance(callback, pl.Callback):
+            must = f"callback={name} must be a subclass of lightning.pytorch.Callback"
+            bases = ", ".join(f"{base.__module__}.{base.__name__}" for base in type(callback).__bases__)
+            raise InputError(f"{must}; {type(callback).__name__} is one of {bases}.")
+        check_state(name, callback)
+    return list(callbacks.values())
 
 
 def besides_text_steps(

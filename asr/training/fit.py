@@ -2,13 +2,14 @@
 
 import logging
 import traceback
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
 import lightning.pytorch as pl
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 
 from asr.errors import InputError, UnreachableStoreError, is_out_of_memory
 from asr.run.events import EndedEarly, EventsFile
+from asr.training.callbacks import Patience
 from asr.training.distributed import is_lost_connection, report_lost_connection, stop_others, take_leave
 from asr.training.signals import Stopped, StopRequest
 from asr.training.trainer import refusal
@@ -142,8 +143,8 @@ def _early_end(trainer: pl.Trainer, settings: "TrainerSettings", total_steps: in
     given = [f"trainer.{name}={settings.others[name]}" for name in SHORTENING if name in settings.others]
     if is_at_bound and not (given and trainer.global_step < total_steps):
         return None
-    patience: Any = trainer.early_stopping_callback
-    reason = patience.reason if patience is not None else None
+    patiences = [each for each in trainer.early_stopping_callbacks if isinstance(each, Patience)]  # not of a plugin
+    reason = patiences[0].reason if patiences else None
     return f"stopped {_place(trainer, total_steps)}: {reason or ', '.join(given) or 'a callback of the trainer'}"
 
 

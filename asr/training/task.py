@@ -20,7 +20,7 @@ from asr.data.batch import Batch, Rejected
 from asr.data.batch_plan import LESS_MEMORY
 from asr.data.seeds import derive_seed
 from asr.evaluation.word_errors import ErrorCounts, count_errors, total
-from asr.interfaces import Schedule
+from asr.interfaces import Metric, Schedule
 from asr.recognition.recognizer import Recognizer
 from asr.run.names import HOURS_OF, LOSS_OF, VALID_LOSS_OF, VALID_WER_OF
 from asr.run.validation_samples import SamplesFile, ValidationSample
@@ -33,6 +33,7 @@ from asr.training.manifest_sums import ManifestSums, ValidationSums
 from asr.training.memory_check import describe
 from asr.training.step_sums import StepBatches, StepRecord, StepSums, wait_for
 from asr.training.tasks import LineSums, epoch_of, epochs_done, log_step, scheduled
+from asr.training.valid_texts import ValidationTexts
 
 STATES = {
     "state_dict",
@@ -81,6 +82,7 @@ class RecognitionTask(pl.LightningModule):
         samples: ids of the utterances whose hypotheses each validation records, and the file for these hypotheses.
         epoch_hours: hours that each training manifest contributes to an epoch, by the manifest's name.
         valid_manifests: names of the validation manifests.
+        metrics: further metrics of validations, by name.
         own_tensors: names of the model's tensors that a checkpoint contains; None: all. The other tensors never change.
     """
 
@@ -101,6 +103,7 @@ class RecognitionTask(pl.LightningModule):
         samples: SamplesFile,
         epoch_hours: Mapping[str, float],
         valid_manifests: Sequence[str],
+        metrics: Mapping[str, Metric],
         own_tensors: Collection[str] | None,
     ) -> None:
         super().__init__()
@@ -125,6 +128,7 @@ class RecognitionTask(pl.LightningModule):
         self._batches = StepBatches()
         self._unsettled: list[StepRecord] = []
         self._valid = ValidationSums(valid_manifests)
+        self._texts = ValidationTexts(metrics)
         self._last_step_time = time.monotonic()
 
     def too_large(self) -> str:
@@ -247,6 +251,7 @@ class RecognitionTask(pl.LightningModule):
         """Stop if a loss or gradient so far is not finite; reset the sums of the validation."""
         self.settle()
         self._valid = ValidationSums(self._valid_manifests)
+        self._texts.clear()
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
         """Count the errors of a batch with the functions that `asr.evaluate` uses."""
@@ -264,8 +269,9 @@ class RecognitionTask(pl.LightningModule):
         nbests = self._recognizer.hypotheses(encoded)
         hypotheses = [self._recognizer.text(best) for best, *_ in nbests]
         references = [utterance.text for utterance in batch.utterances]  # normalised when the manifest was read
-        texts = zip(map(self.model.scored_by, references), map(self.model.scored_by, hypotheses), strict=True)
-        errors = [count_errors(*pair) for pair in texts]
+        scored = [[self.model.scored_by(text) for text in texts] for texts in (references, hypotheses)]
+        self._texts.add([utterance.id for utterance in batch.utterances], *scored)
+        errors = [count_errors(*pair) for pair in zip(*scored, strict=True)]
         self._valid.add(total(errors), losses["loss"], batch.token_lengths)
         self._valid.of_manifests.add(batch.utterances, losses["loss"], batch.token_lengths, errors)
         step = self.global_step
@@ -297,6 +303,8 @@ class RecognitionTask(pl.LightningModule):
         self.log("valid/loss", loss / max(1, tokens))
         if frames:
             self.log("valid/blank_ratio", blanks / frames)
+        for name, number in self._texts.take(self.trainer).items():
+            self.log(f"valid/{name}", number)
         self._log_hours()
         for name, rates in self._valid.of_manifests.take(partial(add_up, self.trainer), self.device).items():
             if rates.loss is not None:

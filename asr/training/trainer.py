@@ -12,7 +12,7 @@ import lightning.pytorch as pl
 import torch
 from lightning.pytorch.loggers import Logger, TensorBoardLogger
 
-from asr.build import component
+from asr.build import several
 from asr.checkpoint.load import CHECKPOINTS
 from asr.errors import InputError, how_to_install, reason_of, shown
 from asr.run.names import METRICS
@@ -45,6 +45,7 @@ OWN: dict[str, Any] = {  # arguments of the Trainer that asr sets itself
 }
 INSTEAD = {  # settings of asr that have the purpose of an argument in OWN
     "logger": "logger",
+    "callbacks": "callback",
     "enable_checkpointing": "checkpoint",
     "default_root_dir": "run_dir",
     "gradient_clip_algorithm": "trainer.gradient_clip_val",
@@ -82,17 +83,12 @@ def chosen_loggers(components: Mapping[str, Any]) -> list[partial[Logger]]:
     Raises:
         InputError: the logger does not exist, its package is not installed, or a setting is invalid.
     """
-    chosen = components.get("logger") or {}
-    if not isinstance(chosen, Mapping):
-        raise InputError(f"logger must map names of loggers, such as wandb, to their settings; got {shown(chosen)}.")
-    loggers = [
-        component("training/logger", {"name": name, **settings}, f"logger.{name}") for name, settings in chosen.items()
-    ]
-    for name in chosen:
+    loggers = several(components, "logger", "training/logger")
+    for name in loggers:
         spec = importlib.util.find_spec(name)
         if spec is None or spec.origin is None:  # a folder of this name is not a package
             raise InputError(f"logger={name} needs the package {name}; it is not installed. {how_to_install(name)}")
-    return loggers
+    return list(loggers.values())
 
 
 def make_trainer(settings: "AnyRunSettings") -> pl.Trainer:

@@ -88,7 +88,8 @@ def _run_page(root: str, settings: type) -> str:
     """Return the page of conf/<root>.yaml: the choices of components, and the settings outside of components."""
     text = (CONF / f"{root}.yaml").read_text(encoding="utf-8")
     chosen = re.findall(r"^  - (\w+): (.*?)\s*(?:# (.*))?$", text, re.MULTILINE)
-    rows = [[f"[`{group}`]({group}.md)", f"`{name}`", comment] for group, name, comment in chosen]
+    pages = {group: f"{group}.md" if (CONF / group).is_dir() else "../../guide/extend.md" for group, _, _ in chosen}
+    rows = [[f"[`{group}`]({pages[group]})", f"`{name}`", comment] for group, name, comment in chosen]
     values = yaml.safe_load(text)
     values["trainer"] = default_settings("trainer", "default") | values.get("trainer", {})
     notes = comments(text)
