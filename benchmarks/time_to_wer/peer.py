@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
-from asr.data.dataset import Item, SpeechDataset, load_utterance
+from asr.data.dataset import Augmentation, Item, SpeechDataset, load_utterance
 from asr.data.manifest import Utterance
 from asr.data.waveforms import WaveformBatch, WaveformFeatures, collate_waveforms
 from asr.run.settings import RunSettings
@@ -52,7 +52,7 @@ class Job(NamedTuple):
             speech.training_set.utterances,
             WaveformFeatures(speech.features),  # type: ignore[arg-type]  # as in the data module
             speech.model.reference,
-            speech.augmentation,
+            Augmentation() if self.is_published else speech.augmentation,
             settings.seed,
         )
         waveforms = partial(collate_waveforms, lengths=settings.data.plan.lengths)
