@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import ROOT, TINY, resolved, tone_corpus
+from tests.conftest import ROOT, resolved, tone_corpus
 from tests.documents import DOCUMENTS, WITH_COMMANDS, code_blocks, commands, name_of
 from tests.forked import run_module
 
@@ -23,10 +23,11 @@ EXPERIMENTS = {"asr.train": "train", "asr.plan": "train", "asr.doctor": "train",
 POOLED = ["asr.train", "encoder=pooled", "head=ctc", "run_dir=runs/pooled"]
 SCALED = ["asr.train", "plugins=[mylab.speech]", "head=scaled_ctc", "run_dir=runs/scaled"]
 IN_GUIDE = (POOLED, SCALED)
+# Further overrides in the guide, for the second command.
 ADDED = [
-    "metric=[empty_texts]",
-    "callback=[best_loss]",
-]  # in the guide, for the second command
+    *("encoder=pooled", "augment=[speed_perturb,hum]", "decode=confident"),
+    *("metric=[empty_texts]", "callback=[best_loss]"),
+]
 TRAINING = [(name, *command) for name, command in COMMANDS if command[0] in EXPERIMENTS and command not in IN_GUIDE]
 OTHERS = sorted({(command[0], word) for _, command in COMMANDS for word in command if command[0] not in EXPERIMENTS})
 
@@ -65,20 +66,16 @@ def test_every_document_shows_a_command() -> None:
 
 
 @pytest.mark.parametrize(
-    ("training", "copied", "begin", "options"),
+    ("training", "added", "copied", "begin", "options"),
     [
-        (POOLED, ("asr", "conf"), ("asr/", "conf/"), []),  # a copy of the package gets the files
-        (
-            [*SCALED, *ADDED, *TINY],
-            (),
-            ("mylab/",),
-            ["--plugin", "mylab.speech"],
-        ),  # a package beside asr, in the current folder
+        (POOLED, [], ("asr", "conf"), ("asr/", "conf/"), []),  # a copy of the package gets the files
+        (SCALED, ADDED, (), ("mylab/",), ["--plugin", "mylab.speech"]),  # a package in the current folder, beside asr
     ],
     ids=["encoder", "plugin"],
 )
 def test_a_component_in_the_guide_trains_and_transcribes(
     training: list[str],
+    added: list[str],
     copied: tuple[str, ...],
     begin: tuple[str, ...],
     options: list[str],
@@ -88,14 +85,17 @@ def test_a_component_in_the_guide_trains_and_transcribes(
     for folder in copied:
         shutil.copytree(ROOT / folder, tmp_path / folder)
     assert all(any(name.startswith(part) for part in ("asr/", "conf/", "mylab/")) for name in files_of_guide())
-    for name, content in files_of_guide().items():
+    files = files_of_guide()
+    for name in ("encoder/pooled.py", "conf/encoder/pooled.yaml"):  # the package may have this encoder, too
+        files[f"mylab/speech/{name}"] = files[name if name.startswith("conf/") else f"asr/{name}"]
+    for name, content in files.items():
         if name.startswith(begin):
             (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
             (tmp_path / name).write_text(content)
-    assert [word for word in training if word not in (*TINY, *ADDED)] in commands(GUIDE)
-    assert all(f"`{override}`" in GUIDE.read_text() for override in ADDED)
+    assert training in commands(GUIDE)
+    assert all(f"`{override}`" in GUIDE.read_text() for override in added)
     run = next(word.removeprefix("run_dir=") for word in training if word.startswith("run_dir="))
-    training = [*training, *tone_corpus(tones), "trainer.max_steps=3", "trainer.accelerator=cpu"]
+    training = [*training, *added, *tone_corpus(tones), "trainer.max_steps=3", "trainer.accelerator=cpu"]
     checks = [["asr.check", package] for package in options[1:]]
     for command in (*checks, training, ["asr.transcribe", run, str(tones / "test.jsonl"), *options]):
         ended = subprocess.run(
