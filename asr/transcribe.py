@@ -107,7 +107,7 @@ def _find(paths: Sequence[str]) -> tuple[list[NamedRecording], int]:
         files: Sequence[str | Path] = []
         try:
             if file_name(path).endswith(MANIFEST) and not os.path.isdir(path):
-                utterances, errors = listed_utterances(path, ("audio_filepath", "duration"))
+                utterances, errors = listed_utterances(path, required=("audio_filepath", "duration"))
                 recordings += [NamedRecording(line.id, line, Path(plain_name(line.id))) for line in utterances]
                 for error in errors:
                     complain(str(error))

@@ -81,7 +81,7 @@ def open_source(path: str, bytes_per_second: Mapping[str, float] | None = None) 
 
 
 def _listed(path: str) -> Source:
-    utterances = IndexCache().utterances(path, NEEDED_KEYS)
+    utterances = IndexCache().utterances(path, required=NEEDED_KEYS)
     for part in utterances.parts:
         check_shards(part.index, part.folder)
     versions = [sorted(part.index.versions.items()) for part in utterances.parts]

@@ -170,8 +170,8 @@ def prepare(settings: RunSettings, rank: int, world_size: int) -> Prepared:
     augmentation = build_augmentation(components, features.sample_rate)
     normalizer = repr(components["normalizer"])
     manifests = {
-        "train": stored_fingerprint(corpus.train, cache, normalizer),
-        "valid": stored_fingerprint(corpus.valid, cache, normalizer),
+        "train": stored_fingerprint(corpus.train, cache, normalizer, settings.corpus.labels),
+        "valid": stored_fingerprint(corpus.valid, cache, normalizer, settings.corpus.labels),
         **mixture_of(corpus.train),
         **{name: fingerprint(recordings.utterances) for name, recordings in augmentation.recordings.items()},
     }
@@ -225,20 +225,21 @@ def check_base(model: nn.Module, own: frozenset[str], base: Mapping[str, Tensor]
         raise InputError(f"{must}; {unused[0]} is unused. Do not replace its component.")
 
 
-def fingerprint(utterances: Iterable[Utterance]) -> str:
-    """Hash the fields that training uses: id, offset, duration and text, but not the path of the audio."""
+def fingerprint(utterances: Iterable[Utterance], labels: Sequence[str] = ()) -> str:
+    """Hash the fields that training uses: id, offset, duration, text and these labels, but not the audio's path."""
     return _fingerprint(
-        (utterance.id, utterance.offset, utterance.duration, utterance.text) for utterance in utterances
+        (each.id, each.offset, each.duration, each.text, *(each.labels.get(name) for name in labels))
+        for each in utterances
     )
 
 
-def stored_fingerprint(utterances: Utterances, cache: IndexCache, normalizer: str) -> str:
-    """Return the `fingerprint` of utterances, stored in `cache`."""
+def stored_fingerprint(utterances: Utterances, cache: IndexCache, normalizer: str, labels: Sequence[str] = ()) -> str:
+    """Return the `fingerprint` of utterances, stored in `cache`; it includes these labels, if there are any."""
     if utterances.source is None:
-        return fingerprint(utterances)
+        return fingerprint(utterances, labels)
     probes = [utterances[index].text for index in spread(len(utterances))]
-    key = repr(("fingerprint", utterances.source, normalizer, probes))
-    stored = cache.numbers(key, lambda: np.frombuffer(_of_columns(utterances).encode(), dtype=np.uint8))
+    key = repr(("fingerprint", utterances.source, normalizer, probes, *labels))
+    stored = cache.numbers(key, lambda: np.frombuffer(_of_columns(utterances, labels).encode(), dtype=np.uint8))
     return stored.tobytes().decode()
 
 
@@ -252,14 +253,15 @@ def mixture_of(utterances: Utterances) -> dict[str, str]:
     return {"mixture": ", ".join(f"{part.index.num_rows} x {part.repeats:.9g}" for part in utterances.parts)}
 
 
-def _of_columns(utterances: Utterances) -> str:
+def _of_columns(utterances: Utterances, labels: Sequence[str]) -> str:
     offsets = (None if math.isnan(offset) else offset for offset in utterances.offsets.tolist())
-    return _fingerprint(zip(utterances.ids, offsets, utterances.durations.tolist(), utterances.texts, strict=True))
+    columns = utterances.ids, offsets, utterances.durations.tolist(), utterances.texts
+    return _fingerprint(zip(*columns, *map(utterances.label, labels), strict=True))
 
 
-def _fingerprint(rows: Iterable[tuple[str, float | None, float, str]]) -> str:
+def _fingerprint(rows: Iterable[tuple[str | float | None, ...]]) -> str:
     digest, number = hashlib.sha256(), 0
-    for name, offset, duration, text in rows:
-        digest.update(f"{name}\t{offset}\t{duration}\t{text}\n".encode())
+    for row in rows:
+        digest.update(("\t".join(map(str, row)) + "\n").encode())
         number += 1
     return f"{number} utterances, sha256 {digest.hexdigest()[:16]}"
