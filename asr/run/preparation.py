@@ -36,6 +36,7 @@ from asr.text.normalize import get_normalizer
 
 if TYPE_CHECKING:
     from asr.data.dataset import Augmentation
+    from asr.data.labels import Labels
     from asr.data.manifest import Utterance
     from asr.data.training_set import TrainingSet
     from asr.interfaces import Features, Tokenizer
@@ -54,6 +55,7 @@ class Prepared:
         corpus: corpus to train on.
         tokenizer: fitted tokenizer.
         features: fitted features.
+        labels: fitted labels of the prompt.
         augmentation: augmentation of the training utterances.
         extra: data that a checkpoint contains in addition to the weights.
         start: the initial model; None: random weights.
@@ -64,6 +66,7 @@ class Prepared:
     corpus: Corpus
     tokenizer: "Tokenizer"
     features: "Features"
+    labels: "Labels"
     augmentation: "Augmentation"
     extra: dict[str, Any]
     start: Initialization | None
@@ -112,6 +115,11 @@ class Prepared:
             logger.info("%d validation utterances", len(corpus.valid))
         for line in training_set.describe_mixture():
             logger.info("%s", line.strip())
+        for name in self.labels.names:
+            logger.info("%s is one of %s", name, ", ".join(self.labels.values(name)))
+        for split, utterances in (("training", corpus.train), ("validation", corpus.valid)):
+            for line in self.labels.describe_unknown(utterances):
+                logger.warning("%s: %s", split, line)
         corpus.note_conversion(model.features.sample_rate)
         self.state.record_start(Started, name, parameters, tokens, len(corpus.train), hours, len(corpus.valid))
 
@@ -131,7 +139,7 @@ def training_counts(settings: RunSettings, corpus: Corpus, model: "Model") -> To
     Raises:
         InputError: the tokenizer cannot encode a text; the message names split, utterance and character.
     """
-    files = fitted_files(model.tokenizer, model.features)
+    files = fitted_files(model.tokenizer, model.features)  # labels do not change the tokens
     learnt = {name: hashlib.sha256(content).hexdigest() for name, content in sorted(files.items())}
     parts = [settings.components[group] for group in ("normalizer", "tokenizer", "head")]
     counts = stored_counts(corpus.train, model.reference, IndexCache(settings.data.index_dir), repr((parts, learnt)))
@@ -164,8 +172,8 @@ def prepare(settings: RunSettings, rank: int, world_size: int) -> Prepared:
         corpus.check_audio()  # not on resume, because a run skips files that disappear during training
         folder.begin_anew(run_dir)
     start = start_of(settings.init)
-    tokenizer, features = folder.fitted_front_end(settings, corpus, first, start)
-    files = fitted_files(tokenizer, features)
+    tokenizer, features, labels = folder.fitted_front_end(settings, corpus, first, start)
+    files = fitted_files(tokenizer, features, labels)
     compared = files | ({"init.from": start.fingerprint} if start else {})
     augmentation = build_augmentation(components, features.sample_rate)
     normalizer = repr(components["normalizer"])
@@ -180,7 +188,7 @@ def prepare(settings: RunSettings, rank: int, world_size: int) -> Prepared:
     state = enter_run(settings, compared_settings, resume, changed, rank, world_size)
     base = base_config(start.fingerprint, start.source) if start and ADAPTER in components else None
     extra = checkpoint_extra(components, files, base=base)
-    return Prepared(settings, state, corpus, tokenizer, features, augmentation, extra, start)
+    return Prepared(settings, state, corpus, tokenizer, features, labels, augmentation, extra, start)
 
 
 def own_tensors(model: nn.Module) -> frozenset[str]:
