@@ -37,7 +37,7 @@ Errors that the caller can correct are `InputError`, with a message of one line;
 #     language_model/  n-gram models: estimation, interpolation, checks, queries
 #     kernels/         optimised operations, each beside a plain implementation
 #     web/             parts of HTML pages
-#     augment/ features/ tokenizer/ encoder/ head/ decode/ adapter/ optimizer/ schedule/
+#     augment/ features/ tokenizer/ encoder/ prompt/ head/ decode/ adapter/ optimizer/ schedule/
 #                      the components: files of conf/<group>/ with `name: <name>` configure asr/<group>/<name>.py
 #     token_model/     more components: neural language models over tokens, built from the encoder's layers
 #     data/            manifest lines to utterances, examples, batches (which add the padding), and each epoch's plan

@@ -8,7 +8,17 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from asr.cli.command import audio_progress, complain, finite, inference, load_model, model_parser, run_command
+from asr.cli.command import (
+    add_language,
+    audio_progress,
+    check_prompt,
+    complain,
+    finite,
+    inference,
+    load_model,
+    model_parser,
+    run_command,
+)
 from asr.cli.output import NamedRecording, Outcomes, add_output, arrange, in_order, plain_name, write
 from asr.errors import InputError
 from asr.system.files import check_output, message_stream
@@ -40,6 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         metavar="N",
         help="list the N texts with the lowest scores on stderr (default 10; 0 with --segments)",
     )
+    add_language(parser)
     add_output(parser, default="jsonl")
     _add_segments(parser)
     options = parser.parse_args(arguments)
@@ -51,13 +62,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     from asr.data.index_cache import listed_utterances
 
     inference_options = inference(options)
-    utterances, errors = listed_utterances(options.manifest)
+    recognizer = load_model(options)
+    check_prompt(recognizer, options.language)
+    utterances, errors = listed_utterances(options.manifest, recognizer.model.labels.names)
     for error in errors:
         complain(str(error))
     recordings = arrange(
         [NamedRecording(line.id, line, Path(plain_name(line.id))) for line in utterances], options, [options.manifest]
     )
-    recognizer = load_model(options)
     scores: list[tuple[float, str, str]] = []
     segments: dict[str, list[AlignedSegment]] = {}
 

@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from asr.data.dataset import Augmentation
+from asr.data.labels import NO_LABELS, Labels
 from asr.data.recordings import RecordingList
 from asr.decode.choice import usable
 from asr.errors import InputError, reason_of, shown
@@ -25,13 +26,14 @@ from asr.interfaces import (
     Head,
     Metric,
     OptimizerMaker,
+    Prompt,
     Schedule,
     Tokenizer,
     TokenModel,
 )
 from asr.language_model.stored import is_token_model, read_token_model, token_model_file
 from asr.language_model.token_histories import TokenHistories
-from asr.recognition.confidence import UNCALIBRATED, Calibration
+from asr.recognition.confidence import UNCALIBRATED
 from asr.recognition.model import Model
 from asr.recognition.recognizer import Recognizer
 from asr.settings.plugins import homes, plugin_of
@@ -40,20 +42,28 @@ from asr.text.normalize import get_normalizer
 
 Config = Mapping[str, Any]
 
-MODEL_KEYS = ("normalizer", "tokenizer", "features", "encoder", "head", "decode")  # sections of a config in a bundle
+PROMPT = "prompt"  # section of a model's config, if it has a prompt
+MODEL_KEYS = (
+    "normalizer",
+    "tokenizer",
+    "features",
+    "encoder",
+    "head",
+    "decode",
+)  # sections of every model's config
 BYTES_TRAINED = 16  # per parameter in training, in float32: weight, gradient, and two values of the optimizer's state
 
 
 def build_recognizer(
-    config: Config, tokenizer: Tokenizer, features: Features, calibration: Calibration = UNCALIBRATED
+    config: Config, tokenizer: Tokenizer, features: Features, labels: Labels = NO_LABELS
 ) -> Recognizer:
-    """Make a recogniser with new weights for a fitted tokenizer and fitted features."""
-    model = build_model(config, tokenizer, features)
-    return Recognizer(model, build_decoder(config, model), calibration)
+    """Make a recogniser with new weights for a fitted tokenizer, fitted features and, for its prompt, fitted labels."""
+    model = build_model(config, tokenizer, features, labels)
+    return Recognizer(model, build_decoder(config, model), UNCALIBRATED)
 
 
-def build_model(config: Config, tokenizer: Tokenizer, features: Features) -> Model:
-    """Make a model with new weights for a fitted tokenizer and fitted features.
+def build_model(config: Config, tokenizer: Tokenizer, features: Features, labels: Labels = NO_LABELS) -> Model:
+    """Make a model with new weights for a fitted tokenizer, fitted features and, for its prompt, fitted labels.
 
     Raises:
         InputError: a setting is invalid, or a streaming encoder is combined with features that need later frames.
@@ -64,10 +74,20 @@ def build_model(config: Config, tokenizer: Tokenizer, features: Features) -> Mod
         given = config["features"]["normalize"]["name"]
         raise InputError(f"{must}; {given} does. Take features/normalize=global_cmvn.")
     head = component("head", config["head"])(encoder.output_dim, len(encoder.blocks), tokenizer.vocab_size)
-    model = Model(get_normalizer(config["normalizer"]), tokenizer, features, encoder, head)
+    normalize = get_normalizer(config["normalizer"])
+    model = Model(normalize, tokenizer, features, encoder, head, _prompt(config, encoder.output_dim, labels), labels)
     if "adapter" in config:
         build_adapter(config["adapter"]).insert(model)
     return model
+
+
+def _prompt(config: Config, output_dim: int, labels: Labels) -> Prompt | None:
+    """Make the prompt of a model; None if the config has none."""
+    if PROMPT not in config:
+        return None
+    make = component(PROMPT, config[PROMPT])
+    prompt: Prompt = make(output_dim, len(labels.values(make.keywords["label"])))
+    return prompt
 
 
 def decoders_of(head: Config) -> Decoders:
@@ -144,6 +164,11 @@ def build_tokenizer(config: Config) -> Tokenizer:
 def build_features(config: Config) -> Features:
     """Make features; the caller must `fit` or `load` their normalisation."""
     return component("features", config["features"])()
+
+
+def build_labels(config: Config) -> Labels:
+    """Make the labels that a prompt reads; the caller must `fit` or `load` their values."""
+    return Labels([component(PROMPT, config[PROMPT]).keywords["label"]] if PROMPT in config else [])
 
 
 def build_augmentation(config: Config, sample_rate: int) -> Augmentation:
@@ -242,7 +267,7 @@ def check_components(config: Config) -> None:
     tokenizer, features = build_tokenizer(config), build_features(config)
     decoders_of(config["head"])
     with torch.device("meta"):
-        model = build_model(config, tokenizer, features)
+        model = build_model(config, tokenizer, features, build_labels(config))
     check_needs(component("decode", config["decode"]), model.head, config)
     num_parameters = sum(parameter.numel() for parameter in model.parameters())
     needed, available = num_parameters * BYTES_TRAINED, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

@@ -11,7 +11,9 @@ from rich.cells import cell_len
 
 from asr.cli.command import (
     add_decoding,
+    add_language,
     audio_progress,
+    check_prompt,
     complain,
     inference,
     load_model,
@@ -32,6 +34,7 @@ from asr.text.printable import printable
 from asr.text.scripts import NO_WORDS
 
 if TYPE_CHECKING:
+    from asr.data.manifest import Utterance
     from asr.evaluation.conditions import Harder
     from asr.evaluation.result import Evaluation
     from asr.recognition.inference import Inference
@@ -63,28 +66,28 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     add_report(parser)
     add_conditions(parser)
+    add_language(parser)
     add_decoding(parser)
     options = parser.parse_args(arguments)
     budget = audio_budget(options, options.manifests)
     check_conditions(options)
     normalize = None if options.normalizer is None else get_normalizer(options.normalizer)
+    inference_options = inference(options)
     from asr.data.index import manifest_name
-    from asr.data.index_cache import listed_utterances
 
     names = [manifest_name(path) for path in options.manifests]
     if len(set(names)) < len(names):
         raise InputError(
             f"manifests must have different file names, because results are named after them; got {names}."
         )
-    manifests = {}
-    for name, path in zip(names, options.manifests, strict=True):
-        manifests[name], problems = listed_utterances(path)
-        if problems:
-            raise problems[0]
+    paths = dict(zip(names, options.manifests, strict=True))
+    manifests = _read(paths)  # faults are reported before the model is loaded
     if options.output_dir:
         make_output_dir(options.output_dir)
-    inference_options = inference(options)
     recognizer = load_model(options)
+    check_prompt(recognizer, options.language)
+    if labels := recognizer.model.labels.names:
+        manifests = _read(paths, labels)
     from asr.evaluation.result import evaluate, together
 
     ways = conditions(options, recognizer.model.features.sample_rate)
@@ -92,6 +95,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     harder: dict[str, list[Harder]] = {}
     summaries: list[tuple[str, dict[str, Any]]] = []
     for name, utterances in manifests.items():
+        for line in recognizer.model.labels.describe_unknown(inference_options.labelled(utterances)):
+            print(printable(f"{name}: {line}"), file=sys.stderr)
         with audio_progress(name, utterances) as on_progress:
             evaluations[name] = evaluate(recognizer, name, utterances, inference_options, on_progress, normalize)
         seed = options.noise_seed or 0
@@ -122,6 +127,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
         page = report(recognizer, evaluations, facts, budget, inference_options, harder)
         write_output("--report", options.report, page)
     return 1 if complaints else 0
+
+
+def _read(paths: Mapping[str, str], labels: Sequence[str] = ()) -> "dict[str, list[Utterance]]":
+    """Read manifests with these labels, by name.
+
+    Raises:
+        InputError: a line is not an utterance.
+    """
+    from asr.data.index_cache import listed_utterances
+
+    manifests = {}
+    for name, path in paths.items():
+        manifests[name], problems = listed_utterances(path, labels)
+        if problems:
+            raise problems[0]
+    return manifests
 
 
 def summary(evaluation: "Evaluation") -> dict[str, Any]:

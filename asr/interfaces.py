@@ -14,6 +14,7 @@ from torch.optim import Optimizer
 from asr.lengths import Lengths
 
 BLANK_ID = 0  # CTC's blank, in every tokenizer, head and decoder
+UNKNOWN_ID = 0  # of a label that an utterance lacks, or whose value the model does not know
 BOUNDARY_ID = BLANK_ID  # begins and ends the sequences of autoregressive models; like the blank, it spells nothing
 
 
@@ -247,6 +248,19 @@ class Encoded(NamedTuple):
     def log_probs_by(self, compute: Callable[[Tensor], Tensor]) -> Tensor:
         """Return log_probs (B, T', V); `compute`, the frame head's, is called if they are not computed yet."""
         return compute(self.out) if self.log_probs is None else self.log_probs
+
+
+class Prompt(Protocol):
+    """Change the encoder's output by a label of the utterance, such as its language; taps see the output before it.
+
+    The constructor takes output_dim D and the number of values of the label that the setting `label` names.
+    `Encoded.conditions` has the label's ids, (B,), with UNKNOWN_ID for an unknown label. Each frame is mapped by
+    itself, so that a stream can map the output of each step.
+    """
+
+    label: str
+
+    def __call__(self, encoded: Encoded) -> Encoded: ...
 
 
 Taps = Mapping[int, Tap]

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from asr.recognition.recognizer import Recognizer
 
 NUM_TOKENS = 20  # number of tokens that are printed without --tokens
-SECTIONS = ("normalizer", "tokenizer", "features", "encoder", "head", "decode")
+SECTIONS = ("normalizer", "tokenizer", "features", "encoder", "prompt", "head", "decode")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -51,7 +51,7 @@ def _shown(pieces: Sequence[str]) -> list[str]:
 
 def _parts(bundle: "Bundle") -> Iterator[str]:
     """Yield a line for each section of the config, and for each component in a section."""
-    for section in SECTIONS:
+    for section in filter(bundle.config.__contains__, SECTIONS):
         settings = bundle.config[section]
         if isinstance(settings, Mapping):
             yield from _part(section, settings)

@@ -12,7 +12,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from asr.cli.command import add_decoding, check_language, inference, load_model, model_parser, run_command
+from asr.cli.command import (
+    add_decoding,
+    check_language,
+    check_prompt,
+    inference,
+    load_model,
+    model_parser,
+    run_command,
+)
 from asr.errors import InputError, how_to_install
 from asr.settings.rule import STREAM_SECONDS, THREADS
 from asr.text.printable import printable
@@ -59,6 +67,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with _bound_socket(options.host, options.port) as server_socket:
         hosts = known_hosts(options.host, server_socket.getsockname()[0], options.allowed_host)
         recognizer = load_model(options)
+        inference_options = _with_prompt(recognizer, inference_options)
         _tell(recognizer, hosts)
         examples = read_examples(options.example, options.max_seconds)
         _serve(options, recognizer, inference_options, hosts, examples, server_socket)
@@ -88,7 +97,8 @@ def _parser() -> argparse.ArgumentParser:
     server.add_argument("--port", type=int, default=8000, help="port; 0: any free port (default 8000)")
     name = "the model's name for clients, such as whisper-1 (default: the name of its folder)"
     server.add_argument("--model-name", metavar="NAME", help=name)
-    language = "language of the model, such as en, for /v1/audio/transcriptions (default: unknown)"
+    language = "language of the model, such as en, for /v1/audio/transcriptions and for the model's prompt, if it has "
+    language += "one (default: unknown)"
     server.add_argument("--language", metavar="CODE", help=language)
     server.add_argument(
         "--example", action="append", default=[], metavar="FILE", help="recording for the page; may be repeated"
@@ -116,6 +126,18 @@ def _check(options: argparse.Namespace) -> None:
         raise InputError(f"--port must be between 0 and 65535; got {options.port}.")
     if options.forwarded_allow_ips not in (None, "*"):
         _check_addresses(options.forwarded_allow_ips)
+
+
+def _with_prompt(recognizer: "Recognizer", inference_options: "Inference") -> "Inference":
+    """Leave --language to the answers if the model has no prompt; otherwise, check that the prompt knows it."""
+    from dataclasses import replace
+
+    from asr.data.labels import LANGUAGE
+
+    if LANGUAGE not in recognizer.model.labels.names:
+        return replace(inference_options, language=None)
+    check_prompt(recognizer, inference_options.language)
+    return inference_options
 
 
 def _check_addresses(addresses: str) -> None:
@@ -191,7 +213,9 @@ def _serve(
     uploads = Uploads(limits, options.queue, metrics.uploading)
     streams = Streams(
         recognizer,
-        StreamSettings(options.chunk_seconds, options.left_seconds, options.right_seconds),
+        StreamSettings(
+            options.chunk_seconds, options.left_seconds, options.right_seconds, language=inference_options.language
+        ),
         num_threads=options.num_threads,
         on_turn=metrics.turn,
     )

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from asr.cli.command import finite, progress_bar, run_command
 from asr.cli.parser import CommandParser
 from asr.errors import InputError
+from asr.settings.rule import LABELS
 from asr.system.files import check_apart
 from asr.text.numbers import counted
 
@@ -23,6 +24,7 @@ PARQUET_SUFFIX = ".parquet"
 def main(arguments: Sequence[str] | None = None) -> int:
     """Write shards, or index existing shards; the same command continues after the last complete shard."""
     options = _parser().parse_args(arguments)
+    LABELS.check("--label", options.label)
     if options.index_only:
         return _index(options)
     if options.nemo_manifest is not None:
@@ -44,8 +46,9 @@ def _write(options: argparse.Namespace) -> int:
 
     check_apart("--output", Path(join(options.output, INDEX)), options.inputs)
     cache = IndexCache(options.index_dir)
-    utterances = Utterances.joined([cache.utterances(manifest) for manifest in options.inputs])
-    source = sha256(str(utterances.source).encode()).hexdigest()
+    labels: list[str] = options.label
+    utterances = Utterances.joined([cache.utterances(manifest, labels) for manifest in options.inputs])
+    source = sha256(" ".join([str(utterances.source), *labels]).encode()).hexdigest()
     writer = ShardWriter(options.output, prefix, ShardSettings(options.shard_megabytes, options.opus), source)
     with progress_bar() as bar:
         task = bar.add_task("writing shards", total=len(utterances))
@@ -69,7 +72,7 @@ def _index(options: argparse.Namespace) -> int:
     with progress_bar() as bar:
         task = bar.add_task("reading shards", total=len(shards))
         utterances = _foreign_utterances(options, shards, partial(bar.advance, task))
-        number = write_foreign_index(options.output, shards, utterances)
+        number = write_foreign_index(options.output, shards, utterances, options.label)
     index = printable_url(options.output)
     print(f"{counted(number, 'utterance')} in {counted(len(shards), 'shard')}: train with 'corpus.train=[{index}]'")
     return 0
@@ -87,8 +90,8 @@ def _foreign_utterances(
             cure = "Convert Parquet files first: python -m recipes.convert parquet"
             raise InputError(f"--index-only needs tar files; got {printable_url(shard)}. {cure}.")
     if options.nemo_manifest is not None:
-        return index_nemo(shards, options.nemo_manifest, on_shard)
-    return index_webdataset(shards, on_shard)
+        return index_nemo(shards, options.nemo_manifest, on_shard, options.label)
+    return index_webdataset(shards, on_shard, options.label)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -111,6 +114,8 @@ def _parser() -> argparse.ArgumentParser:
     )
     megabytes = "minimum size of a complete shard (default 1000)"
     parser.add_argument("--shard-megabytes", type=finite, default=1000.0, metavar="MB", help=megabytes)
+    label = "also store this key of the manifest lines, such as language, as a label; may be repeated"
+    parser.add_argument("--label", action="append", default=[], metavar="KEY", help=label)
     parser.add_argument("--opus", action="store_true", help="encode as Ogg Opus: smaller, but lossy")
     parser.add_argument("--index-dir", metavar="DIR", help="folder of manifests' indexes (default: ~/.cache/asr/index)")
     return parser

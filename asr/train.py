@@ -45,7 +45,7 @@ def train(settings: "RunSettings") -> float | None:
 
     torch.set_num_threads(settings.num_threads)
     pl.seed_everything(seed, verbose=False)
-    recognizer = build.build_recognizer(settings.components, prepared.tokenizer, features)
+    recognizer = build.build_recognizer(settings.components, prepared.tokenizer, features, prepared.labels)
     model = recognizer.model
     own_tensors = prepared.initialize(model)
     if settings.gradient_checkpointing:

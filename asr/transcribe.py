@@ -13,7 +13,17 @@ from typing import TYPE_CHECKING
 
 from asr.cli.bulk import add_bulk, check_bulk, run_bulk
 from asr.cli.captions import add_captions, caption, check_captions
-from asr.cli.command import add_decoding, audio_progress, complain, inference, load_model, model_parser, run_command
+from asr.cli.command import (
+    add_decoding,
+    add_language,
+    audio_progress,
+    check_prompt,
+    complain,
+    inference,
+    load_model,
+    model_parser,
+    run_command,
+)
 from asr.cli.output import NamedRecording, Outcomes, add_output, arrange, in_order, plain_name, write
 from asr.errors import InputError
 from asr.storage.location import file_name, is_url, printable_url
@@ -47,6 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--nbest", type=int, default=1, metavar="N", help="number of hypotheses in json and jsonl output (default 1)"
     )
+    add_language(parser)
     add_decoding(parser)
     add_captions(parser)
     add_bulk(parser)
@@ -60,9 +71,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.parts:
         return _bulk(options, inference_options)
     recognizer = load_model(options)
+    check_prompt(recognizer, options.language)
     if options.stream:
         return caption(recognizer, options)
-    recordings, problems = _find(options.paths)
+    recordings, problems = _find(options.paths, recognizer.model.labels.names)
     recordings = arrange(recordings, options, options.paths)
     _check_nbest(recognizer, inference_options.nbest, options.format)
     hotwords = _Hotwords(recognizer)
@@ -82,7 +94,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _bulk(options: argparse.Namespace, inference_options: "Inference") -> int:
     """Run a bulk job; the process that finds all parts done writes the report. The status is 0 even after failures."""
-    job = run_bulk(options, inference_options, partial(_check_nbest, nbest=inference_options.nbest, form="jsonl"))
+    job = run_bulk(options, inference_options, partial(_check_bulk, inference_options=inference_options))
     if job is not None:
         from asr.bulk.report import finish
         from asr.report.bulk import bulk_page
@@ -94,8 +106,14 @@ def _bulk(options: argparse.Namespace, inference_options: "Inference") -> int:
     return 0
 
 
-def _find(paths: Sequence[str]) -> tuple[list[NamedRecording], int]:
-    """List the recordings of the paths; print and count errors."""
+def _check_bulk(recognizer: "Recognizer", inference_options: "Inference") -> None:
+    """Check that the model suits the options of a bulk job."""
+    _check_nbest(recognizer, inference_options.nbest, form="jsonl")
+    check_prompt(recognizer, inference_options.language)
+
+
+def _find(paths: Sequence[str], labels: Sequence[str]) -> tuple[list[NamedRecording], int]:
+    """List the recordings of the paths, with these labels of manifests' lines; print and count errors."""
     from asr.audio.load import find_audio, find_audio_objects
     from asr.data.index_cache import listed_utterances
     from asr.data.recordings import whole_file
@@ -107,7 +125,7 @@ def _find(paths: Sequence[str]) -> tuple[list[NamedRecording], int]:
         files: Sequence[str | Path] = []
         try:
             if file_name(path).endswith(MANIFEST) and not os.path.isdir(path):
-                utterances, errors = listed_utterances(path, ("audio_filepath", "duration"))
+                utterances, errors = listed_utterances(path, labels, ("audio_filepath", "duration"))
                 recordings += [NamedRecording(line.id, line, Path(plain_name(line.id))) for line in utterances]
                 for error in errors:
                     complain(str(error))

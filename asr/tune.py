@@ -112,7 +112,7 @@ def _read(
 
     dev_sets, num_problems = {}, 0
     for manifest in manifests:
-        utterances, errors = listed_utterances(manifest)
+        utterances, errors = listed_utterances(manifest, recognizer.model.labels.names)
         for error in errors:
             complain(str(error))
         with audio_progress(f"encoding {Path(manifest).name}", utterances) as on_progress:

@@ -65,8 +65,8 @@ def training_speech(settings: RunSettings) -> TrainingSpeech:
     components, seed = settings.components, settings.seed
     prepare_if_absent(settings.corpus)
     corpus = read_corpus(settings.corpus, get_normalizer(components["normalizer"]), IndexCache().utterances)
-    tokenizer, features = fitted_front_end(settings, corpus, False, start_of(settings.init))
-    model = build.build_model(components, tokenizer, features)
+    tokenizer, features, labels = fitted_front_end(settings, corpus, False, start_of(settings.init))
+    model = build.build_model(components, tokenizer, features, labels)
     augmentation = build.build_augmentation(components, features.sample_rate)
     plan = augmentation.speed, seed, settings.data.plan, augmentation.max_added_seconds
     training_set = TrainingSet(corpus.train, features, model.reference, *plan)

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -261,9 +261,9 @@ def test_ids_of_several_manifests_are_compared_once_for_all_processes(
 def _open(folder: Path, path: Path, queue: "multiprocessing.Queue[tuple[int, int]]") -> None:
     count = 0
 
-    def slowly(utterances: Iterator[Utterance]) -> Iterator[pa.RecordBatch]:
+    def slowly(utterances: Iterator[Utterance], labels: Sequence[str]) -> Iterator[pa.RecordBatch]:
         nonlocal count
-        for batch in record_batches(utterances):
+        for batch in record_batches(utterances, labels):
             count += 1
             time.sleep(0.05)
             yield batch

@@ -29,7 +29,7 @@ LAYERS = [
     ["interfaces", "storage"],
     ["audio", "text", "language_model", "kernels"],
     ["web"],
-    ["adapter", "augment", "decode", "encoder", "features", "head", "optimizer", "schedule", "tokenizer"],
+    ["adapter", "augment", "decode", "encoder", "features", "head", "optimizer", "prompt", "schedule", "tokenizer"],
     ["token_model"],
     ["data"],
     ["recognition"],

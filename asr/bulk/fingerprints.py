@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -33,8 +33,8 @@ def settings_fingerprint(settings: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:DIGITS]
 
 
-def input_fingerprint(source: Source) -> str:
-    """Return the hash of a job's utterances: ids, locations, durations, and versions of audio files or shards."""
+def input_fingerprint(source: Source, labels: Sequence[str] = ()) -> str:
+    """Return the hash of a job's utterances: ids, locations, durations, labels, and versions of audio or shards."""
     digest = hashlib.sha256(source.versions)
     for part in source.utterances.parts:
         digest.update(absolute(part.folder).encode("utf-8", "surrogateescape") if part.folder else b"")
@@ -42,6 +42,8 @@ def input_fingerprint(source: Source) -> str:
             for name in COLUMNS:
                 values = batch.column(name).to_pylist()
                 digest.update("\n".join(map(repr, values)).encode())
+    for label in labels:
+        digest.update("\n".join(map(repr, source.utterances.label(label))).encode())
     return digest.hexdigest()[:DIGITS]
 
 

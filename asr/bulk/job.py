@@ -7,12 +7,15 @@ from typing import Any
 
 import numpy as np
 
+from asr.build import build_labels
 from asr.bulk.fingerprints import input_fingerprint, model_fingerprint
 from asr.bulk.folder import JobFolder, job_fingerprints
 from asr.bulk.parts import PartPlan, PartTask, plan_parts
 from asr.bulk.source import Source, open_source
 from asr.bulk.transcription import PartResult
+from asr.checkpoint.load import read_settings
 from asr.errors import InputError, shown
+from asr.interchange.hub import path_of
 from asr.recognition.inference import Inference
 from asr.storage.location import absolute, printable_url
 from asr.text.numbers import counted
@@ -52,6 +55,7 @@ class JobSettings:
             "chunk_seconds": _plain(chunks.chunk_seconds),
             "context_seconds": _plain(chunks.context_seconds),
             "nbest": self.inference.nbest,
+            **({"language": self.inference.language} if self.inference.language else {}),
         }
 
 
@@ -153,12 +157,13 @@ def open_job(
     """
     folder = JobFolder(output)
     before = folder.job()
-    source = open_source(path, before.get("bytes_per_second") or None if before else None)
+    labels = build_labels(read_settings(Path(path_of(model)))).names
+    source = open_source(path, before.get("bytes_per_second") or None if before else None, labels)
     durations = source.utterances.durations
     plan = plan_parts(durations, settings.part_hours * 3600)
     identity = {
         "fingerprints": job_fingerprints(
-            input_fingerprint(source), model_fingerprint(model, base, decode), settings.as_dict()
+            input_fingerprint(source, labels), model_fingerprint(model, base, decode), settings.as_dict()
         ),
         "input": absolute(source.path),
         "model": printable_url(model) if "://" in model else str(Path(model).resolve()),

@@ -53,13 +53,14 @@ class Source:
         return not self.bytes_per_second
 
 
-def open_source(path: str, bytes_per_second: Mapping[str, float] | None = None) -> Source:
+def open_source(path: str, bytes_per_second: Mapping[str, float] | None = None, labels: Sequence[str] = ()) -> Source:
     """Open the input of a job.
 
     Args:
         path: path or URL of a manifest, an index, a folder of shards with an index, an audio file, or a folder of audio
             files.
         bytes_per_second: estimates from an earlier start of the job; None: estimate them from some files.
+        labels: keys of manifest lines that are read as labels.
 
     Raises:
         InputError: the input does not exist, has no audio, or has two utterances with equal ids.
@@ -73,15 +74,15 @@ def open_source(path: str, bytes_per_second: Mapping[str, float] | None = None) 
     if is_folder and os.path.isfile(os.path.join(path, INDEX)):
         path, is_folder = os.path.join(path, INDEX), False
     if without_query(path).endswith(MANIFEST_SUFFIXES) and not is_folder:
-        source = _listed(path)
+        source = _listed(path, labels)
     else:
-        source = _of_files(path, bytes_per_second)
+        source = _of_files(path, bytes_per_second, labels)
     _check_ids(source.utterances, path)
     return source
 
 
-def _listed(path: str) -> Source:
-    utterances = IndexCache().utterances(path, NEEDED_KEYS)
+def _listed(path: str, labels: Sequence[str]) -> Source:
+    utterances = IndexCache().utterances(path, labels, NEEDED_KEYS)
     for part in utterances.parts:
         check_shards(part.index, part.folder)
     versions = [sorted(part.index.versions.items()) for part in utterances.parts]
@@ -92,10 +93,10 @@ def _digest(versions: object) -> bytes:
     return hashlib.sha256(repr(versions).encode("utf-8", "surrogateescape")).digest()
 
 
-def _of_files(path: str, bytes_per_second: Mapping[str, float] | None) -> Source:
+def _of_files(path: str, bytes_per_second: Mapping[str, float] | None, labels: Sequence[str]) -> Source:
     infos = _infos(path)
     if is_url(path) and join(path, INDEX) in infos:
-        return _listed(join(path, INDEX))
+        return _listed(join(path, INDEX), labels)
     infos = {file: info for file, info in infos.items() if file.lower().endswith(AUDIO_SUFFIXES) or file == path}
     if not infos:
         must = f"INPUT must be a manifest, an index, or have audio files ({' '.join(AUDIO_SUFFIXES)})"

@@ -17,7 +17,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from asr.build import MODEL_KEYS, plugins_of
+from asr.build import MODEL_KEYS, PROMPT, plugins_of
 from asr.checkpoint.formats import FORMAT, KEY, of_today
 from asr.errors import InputError, one_line, reason_of, shown
 from asr.language_model.arpa import HEAD_BYTES, is_arpa
@@ -404,7 +404,7 @@ def without_plugins(config: Mapping[str, Any], where: Path) -> dict[str, Any]:
 
 def recorded_plugins(config: Mapping[str, Any]) -> dict[str, list[str]]:
     """Return the entry of a stored config that names the plugins of its components; {} if asr alone can build them."""
-    packages = plugins_of(config, (*MODEL_KEYS, "adapter", "token_model"))
+    packages = plugins_of(config, (*MODEL_KEYS, PROMPT, "adapter", "token_model"))
     return {plugins.KEY: packages} if packages else {}
 
 

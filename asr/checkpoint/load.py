@@ -11,7 +11,17 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from asr.build import MODEL_KEYS, Config, build_decoder, build_features, build_model, build_tokenizer, decoders_of
+from asr.build import (
+    MODEL_KEYS,
+    PROMPT,
+    Config,
+    build_decoder,
+    build_features,
+    build_labels,
+    build_model,
+    build_tokenizer,
+    decoders_of,
+)
 from asr.checkpoint.adapted import ADAPTER, BASE, check_whole, is_adapter, merged
 from asr.checkpoint.address import hub_hint
 from asr.checkpoint.bundle import (
@@ -30,6 +40,7 @@ from asr.checkpoint.bundle import (
 )
 from asr.checkpoint.formats import FORMAT, KEY
 from asr.checkpoint.saved import kept_checkpoints
+from asr.data.labels import NO_LABELS, Labels
 from asr.decode.choice import with_beam
 from asr.errors import InputError, reason_of, shown
 from asr.interfaces import Decoders, Features, Tokenizer
@@ -131,11 +142,12 @@ def bundle_recognizer(bundle: Bundle, path: Path, device: str | torch.device = "
     _check_decoder(bundle.config["decode"], path)
     try:
         tokenizer, features = build_tokenizer(bundle.config), build_features(bundle.config)
-        tokenizer.load(bundle.files)
-        features.normalize.load(bundle.files)
+        labels = build_labels(bundle.config)
+        for fitted in (tokenizer, features.normalize, labels):
+            fitted.load(bundle.files)
         features(torch.zeros(features.sample_rate))  # RuntimeError if statistics have a different number of bins
         with torch.device("meta"):  # so that nothing is allocated before the weights are checked
-            model = build_model(bundle.config, tokenizer, features)
+            model = build_model(bundle.config, tokenizer, features, labels)
         if not bundle.programs:
             _check_variances(bundle.weights, path)
             _load_weights(model, bundle.weights)
@@ -223,12 +235,17 @@ def with_values(settings: Mapping[str, Any], values: Mapping[str, float]) -> dic
 
 def model_config(config: Config) -> dict[str, Any]:
     """Return the sections of a training config that a bundle contains."""
-    return {key: config[key] for key in MODEL_KEYS}
+    return _sections(config, MODEL_KEYS)
 
 
-def fitted_files(tokenizer: Tokenizer, features: Features) -> dict[str, bytes]:
-    """Return the files of the fitted tokenizer and features."""
-    return tokenizer.files() | features.normalize.files()
+def _sections(config: Config, keys: Sequence[str]) -> dict[str, Any]:
+    """Return the sections with these keys and, if there is one, the prompt's."""
+    return {key: config[key] for key in (*keys, *([PROMPT] if PROMPT in config else []))}
+
+
+def fitted_files(tokenizer: Tokenizer, features: Features, labels: Labels = NO_LABELS) -> dict[str, bytes]:
+    """Return the files of the fitted tokenizer, features and labels."""
+    return tokenizer.files() | features.normalize.files() | labels.files()
 
 
 def checkpoint_extra(
@@ -243,7 +260,7 @@ def checkpoint_extra(
         base: result of `base_config` for an adapter; None: the model is not an adapter.
     """
     adapter = {} if base is None else {ADAPTER: config[ADAPTER], BASE: dict(base)}
-    stored = {key: config[key] for key in keys} | adapter
+    stored = _sections(config, keys) | adapter
     return {
         "config": {KEY: FORMAT, **recorded_plugins(stored), **stored},
         "files": {name: _to_tensor(content) for name, content in files.items()},

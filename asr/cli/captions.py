@@ -73,7 +73,8 @@ def caption(recognizer: "Recognizer", options: argparse.Namespace) -> int:
     from asr.audio.resampling import resampled
     from asr.recognition.streaming import Stream
 
-    stream = Stream(recognizer, **{name: getattr(options, name) for name in STREAM_SECONDS})
+    seconds = {name: getattr(options, name) for name in STREAM_SECONDS}
+    stream = Stream(recognizer, **seconds, language=options.language)
     [path] = options.paths
     if path == STDIN:
         samples = raw_samples(sys.stdin.buffer)

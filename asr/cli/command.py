@@ -110,6 +110,12 @@ def add_decoding(parser: argparse.ArgumentParser) -> None:
     search.add_argument("--hotword-score", type=finite, metavar="S", help="bonus for each word of a hotword")
 
 
+def add_language(parser: argparse.ArgumentParser) -> None:
+    """Add the option that tells a model with a prompt the language."""
+    language = "language of the recordings, for a model with a prompt (default: that of the manifest's lines)"
+    parser.add_argument("--language", metavar="NAME", help=language)
+
+
 def finite(text: str) -> float:
     """Parse the value of an option, which must be a finite number."""
     number = float(text)
@@ -128,6 +134,14 @@ def load_model(options: argparse.Namespace) -> "Recognizer":
     recognizer = load_recognizer(options.model, decode=decoder(options), base=options.base)
     check_used(recognizer, options)
     return move_to_device(recognizer, options)
+
+
+def check_prompt(recognizer: "Recognizer", language: str | None) -> None:
+    """Check that the model has a prompt that knows the language of --language, if it is given."""
+    from asr.data.labels import LANGUAGE
+
+    if language is not None:
+        recognizer.model.labels.check(LANGUAGE, language, "--language")
 
 
 def check_used(recognizer: "Recognizer", options: argparse.Namespace) -> None:
@@ -222,6 +236,7 @@ def inference(options: argparse.Namespace) -> "Inference":
         at_silences if options.segment == "silence" else None,
         nbest,
         options.num_workers,
+        language=getattr(options, "language", None),
     )
 
 

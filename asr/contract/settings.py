@@ -13,7 +13,18 @@ from asr.settings.conf import default_settings, names
 from asr.settings.plugins import OURS, Home
 
 # Groups of components whose config chooses one of them, and groups whose config is a list of any number.
-ONE = ("tokenizer", "features", "encoder", "head", "decode", "adapter", "optimizer", "schedule", "token_model")
+ONE = (
+    "tokenizer",
+    "features",
+    "encoder",
+    "prompt",
+    "head",
+    "decode",
+    "adapter",
+    "optimizer",
+    "schedule",
+    "token_model",
+)
 SEVERAL = ("augment", "metric", "callback")
 GROUPS = (*ONE, *SEVERAL)
 

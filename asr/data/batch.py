@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.nn.utils.rnn import pad_sequence
 
+from asr.data.labels import NO_LABELS, Labels
 from asr.data.manifest import Utterance
 from asr.data.padded_lengths import AS_LONG_AS_THE_LONGEST, PaddedLengths
 from asr.interfaces import Targets
@@ -96,17 +97,22 @@ class Batch:
         return self.targets["token_lengths"]
 
 
-def collate(examples: Sequence[Example | Rejected], lengths: PaddedLengths = AS_LONG_AS_THE_LONGEST) -> Batch:
-    """Pad examples to one of the allowed `lengths`; the batch lists rejected utterances separately."""
+def collate(
+    examples: Sequence[Example | Rejected], lengths: PaddedLengths = AS_LONG_AS_THE_LONGEST, labels: Labels = NO_LABELS
+) -> Batch:
+    """Pad examples to one of the allowed `lengths`; the batch lists rejected utterances separately.
+
+    The batch has conditions for `labels`.
+    """
     views = views_of(examples)
     features = _padded(views, lengths) if views else torch.zeros(0, 0, 0)
     num_frames = tuple(len(view) for view in views)
     feature_lengths = torch.tensor(num_frames, dtype=torch.int64)
-    batch = batch_without_features(examples)
+    batch = batch_without_features(examples, labels)
     return replace(batch, features=features, feature_lengths=feature_lengths, num_frames=num_frames)
 
 
-def batch_without_features(examples: Sequence[Example | Rejected]) -> Batch:
+def batch_without_features(examples: Sequence[Example | Rejected], labels: Labels = NO_LABELS) -> Batch:
     """Make a batch whose features and feature_lengths are empty."""
     good = [example for example in examples if isinstance(example, Example)]
     return Batch(
@@ -115,6 +121,7 @@ def batch_without_features(examples: Sequence[Example | Rejected]) -> Batch:
         dict(zip(("tokens", "token_lengths"), padded_tokens([example.tokens for example in good]), strict=True)),
         utterances=tuple(example.utterance for example in good),
         rejected=tuple(example for example in examples if isinstance(example, Rejected)),
+        conditions=labels.conditions([example.utterance.labels for example in good]),
     )
 
 

@@ -106,7 +106,7 @@ class Corpus:
 def read_corpus(
     settings: CorpusSettings,
     normalize: Normalizer,
-    read: Callable[[str], Utterances],
+    read: Callable[[str, Sequence[str]], Utterances],
     known: Callable[[Sequence[Part]], set[int]] = with_known_ids,
 ) -> Corpus:
     """Read the manifests of a corpus and normalise their texts.
@@ -114,7 +114,7 @@ def read_corpus(
     Args:
         settings: settings of the corpus.
         normalize: the text normaliser.
-        read: function that opens a manifest, such as `IndexCache.utterances`.
+        read: function that opens a manifest with the given labels, such as `IndexCache.utterances`.
         known: function that finds the manifests that share ids with earlier ones: `with_known_ids`, or
             `IndexCache.with_known_ids`, which stores the result for all processes.
 
@@ -127,7 +127,9 @@ def read_corpus(
     if repeated := [file_name(path) for path in paths if names.count(manifest_name(path)) > 1]:
         must = "manifests in corpus.test and corpus.also_test must have different file names"
         raise InputError(f"{must}; got {repeated[0]} twice.")
-    tests, also_tests = ({manifest_name(path): read(path) for path in settings.manifests(split)} for split in TESTS)
+    tests, also_tests = (
+        {manifest_name(path): read(path, settings.labels) for path in settings.manifests(split)} for split in TESTS
+    )
     train, valid = (_read_all(settings, split, read, known) for split in ("train", "valid"))
     return Corpus(train, valid, tests, also_tests).normalized(normalize)
 
@@ -178,7 +180,7 @@ def _check_declared(settings: CorpusSettings, how: str, absent: str) -> None:
 def _read_all(
     settings: CorpusSettings,
     split: str,
-    read: Callable[[str], Utterances],
+    read: Callable[[str, Sequence[str]], Utterances],
     known: Callable[[Sequence[Part]], set[int]],
 ) -> Utterances:
     """Read the manifests of a split and join them."""
@@ -187,7 +189,7 @@ def _read_all(
     if twice := [path for index, path in enumerate(paths) if path in paths[:index]]:
         must = f"corpus.{split} must name each manifest once; got {printable_url(twice[0])} twice"
         raise InputError(f"{must}. To train on it twice, give it a weight of 2.")
-    parts = [part for path in paths for part in read(path).parts]
+    parts = [part for path in paths for part in read(path, settings.labels).parts]
     means = [1.0] * len(parts)
     if split == "train":
         hours = [Utterances([part]).hours for part in parts]

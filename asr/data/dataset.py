@@ -13,6 +13,7 @@ from torch.utils.data import Dataset
 
 from asr.audio.load import load_waveform, stream_waveform
 from asr.data.batch import Example, Rejected
+from asr.data.labels import NO_LABELS, Labels
 from asr.data.manifest import Utterance
 from asr.data.parallel import in_parallel
 from asr.data.recordings import RecordingList
@@ -74,7 +75,7 @@ class Reference:
 
     Tokens fit the audio if `output_lengths(frames) >= min_frames(tokens)`. `views` is the number of views of each
     utterance in a batch. `cells` returns the number of elements of the head's largest tensor for one utterance, given
-    its numbers of encoder frames and tokens.
+    its numbers of encoder frames and tokens. `labels` are those that the model reads.
     """
 
     encode: Callable[[str], list[int]]
@@ -82,6 +83,7 @@ class Reference:
     output_lengths: Callable[[Any], Any]  # converts numbers of frames to numbers of encoder frames; ints or tensors
     cells: Callable[[Any, Any], Any] = lambda frames, tokens: 0  # arguments: ints or tensors
     views: int = 1
+    labels: Labels = NO_LABELS
 
     def for_evaluation(self) -> Reference:
         """Return a copy for evaluation, with one view, and without the check that a text fits its audio."""

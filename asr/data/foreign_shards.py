@@ -53,7 +53,7 @@ def members(path: str) -> Iterator[Member]:
         raise InputError(f"{name}: must be an uncompressed tar file; {reason_of(error)}.") from None
 
 
-def index_webdataset(shards: Sequence[str], on_shard: OnShard) -> Iterator[Utterance]:
+def index_webdataset(shards: Sequence[str], on_shard: OnShard, labels: Sequence[str] = ()) -> Iterator[Utterance]:
     """Yield the utterances of WebDataset shards; each is an audio file, and a .json or .txt file with the same key.
 
     The .json may have the keys of a manifest line. If it has no `text`, the text is read from the .txt; if it has no
@@ -62,6 +62,7 @@ def index_webdataset(shards: Sequence[str], on_shard: OnShard) -> Iterator[Utter
     Args:
         shards: paths or URLs.
         on_shard: called after each shard.
+        labels: keys of the .json that are read as labels.
 
     Raises:
         InputError: a shard is not a tar file, or a sample is not an utterance.
@@ -69,7 +70,7 @@ def index_webdataset(shards: Sequence[str], on_shard: OnShard) -> Iterator[Utter
     """
     for shard in shards:
         for key, sample in _samples(members(shard)):
-            yield _utterance(shard, key, sample)
+            yield _utterance(shard, key, sample, labels)
         on_shard()
 
 
@@ -89,7 +90,7 @@ def _samples(files: Iterable[Member]) -> Iterator[tuple[str, dict[str, Extent]]]
         yield key, sample
 
 
-def _utterance(shard: str, key: str, sample: Mapping[str, Extent]) -> Utterance:
+def _utterance(shard: str, key: str, sample: Mapping[str, Extent], labels: Sequence[str]) -> Utterance:
     where = f"{printable_url(shard)}: {key}"
     audio = [suffix for suffix in sample if suffix in AUDIO_SUFFIXES]
     if len(audio) != 1:
@@ -103,7 +104,7 @@ def _utterance(shard: str, key: str, sample: Mapping[str, Extent]) -> Utterance:
     if "duration" not in entry:
         entry = entry | {"duration": _seconds(shard, extent, where)}
     entry = entry | {"audio_filepath": shard, "id": entry.get("id", key)}
-    return replace(parse_utterance(entry, where, None), extent=extent)
+    return replace(parse_utterance(entry, where, None, labels=labels), extent=extent)
 
 
 def _text(shard: str, extent: Extent, where: str) -> str:
@@ -120,13 +121,16 @@ def _seconds(shard: str, extent: Extent, where: str) -> float:
     return num_samples / sample_rate
 
 
-def index_nemo(shards: Sequence[str], manifest: str, on_shard: OnShard) -> Iterator[Utterance]:
+def index_nemo(
+    shards: Sequence[str], manifest: str, on_shard: OnShard, labels: Sequence[str] = ()
+) -> Iterator[Utterance]:
     """Yield the utterances of NeMo's tarred audio, in the order of their manifest.
 
     Args:
         shards: tar files in the order of their `shard_id`, from 0.
         manifest: path or URL of the manifest; each line has a `shard_id`, and the member's name as `audio_filepath`.
         on_shard: called after each shard.
+        labels: keys of the manifest's lines that are read as labels.
 
     Raises:
         InputError: a line is not an utterance, is only a segment of a member, or names a member that its shard does
@@ -143,7 +147,7 @@ def index_nemo(shards: Sequence[str], manifest: str, on_shard: OnShard) -> Itera
         if type(number) is not int or not 0 <= number < len(shards):
             must = f"{where}: shard_id must be a number from 0 to {len(shards) - 1}, the number of a tar file"
             raise InputError(f"{must}; got {json.dumps(number)}. Give all tar files, in order.")
-        utterance = parse_utterance(entry, where, None)
+        utterance = parse_utterance(entry, where, None, labels=labels)
         if utterance.offset:
             must = f"{where}: offset must be absent or 0, because each file of a shard is read whole"
             raise InputError(f"{must}; got {utterance.offset:g}. Write the shards with NeMo's --slice_with_offset.")
@@ -155,13 +159,16 @@ def index_nemo(shards: Sequence[str], manifest: str, on_shard: OnShard) -> Itera
         yield replace(utterance, audio_filepath=shards[number], extent=extent)
 
 
-def write_foreign_index(output: str, shards: Sequence[str], utterances: Iterable[Utterance]) -> int:
+def write_foreign_index(
+    output: str, shards: Sequence[str], utterances: Iterable[Utterance], labels: Sequence[str] = ()
+) -> int:
     """Write an index of existing shards; return the number of utterances.
 
     Args:
         output: path or URL of the index, in the shards' folder or a parent folder.
         shards: paths or URLs.
         utterances: the result of `index_webdataset` or `index_nemo`.
+        labels: names of the utterances' labels.
 
     Raises:
         InputError: a shard is not below the folder of the index, or an id occurs twice.
@@ -184,7 +191,7 @@ def write_foreign_index(output: str, shards: Sequence[str], utterances: Iterable
             yield replace(utterance, audio_filepath=names[utterance.audio_filepath])
 
     with tempfile.NamedTemporaryFile() as file:
-        write_index(cast(BinaryIO, file), rows(), source, sizes)
+        write_index(cast(BinaryIO, file), rows(), source, sizes, labels)
         file.flush()
         if not seen:
             raise InputError(f"{printable_url(shards[0])}: shards must contain an utterance; they contain none.")

@@ -18,7 +18,9 @@ from asr.errors import InputError, reason_of
 from asr.storage.location import file_name, folder_of
 
 FORMAT = b"asr.index"  # key of the file's metadata
-FORMAT_NUMBER = b"1"
+FORMAT_NUMBER = b"2"
+READABLE = (b"1", FORMAT_NUMBER)  # format 1 has no labels
+LABEL = "label."  # prefix of the names of label columns
 SHARDS = b"asr.index.shards"  # key of the file's metadata; the value is the JSON of `Index.shards`
 SOURCE = b"asr.index.source"  # key of the file's metadata; the value is the hash of the manifest or shards
 INDEX = "index.arrow"  # name of the index in a folder of shards
@@ -72,16 +74,29 @@ class Index:
         self.shards = dict(shards or {})
         self.versions: dict[str, str | None] = {}  # versions of the checked shards; later reads accept no others
         self.num_rows = sum(batch.num_rows for batch in batches)
+        names = batches[0].schema.names[len(SCHEMA) :] if batches else []
+        self.labels = tuple(name.removeprefix(LABEL) for name in names)
 
     def utterance(self, row: int) -> Utterance:
         """Make the utterance of a row, with its audio path as in the manifest."""
         number, row_in_batch = divmod(row, BATCH_ROWS)
         columns = (column[row_in_batch].as_py() for column in self.batches[number].columns)
-        name, path, duration, offset, speaker, text, start, num_bytes = columns
+        name, path, duration, offset, speaker, text, start, num_bytes, *values = columns
         path = decoded(path)
         extent = None if start is None else Extent(start, num_bytes, self.versions.get(path))
         speaker = None if speaker is None else decoded(speaker)
-        return Utterance(path, duration, decoded(text), decoded(name), offset=offset, speaker=speaker, extent=extent)
+        return Utterance(
+            path,
+            duration,
+            decoded(text),
+            decoded(name),
+            offset=offset,
+            speaker=speaker,
+            labels={
+                label: decoded(value) for label, value in zip(self.labels, values, strict=True) if value is not None
+            },
+            extent=extent,
+        )
 
     @property
     def num_bytes(self) -> int:
@@ -103,9 +118,17 @@ def _numbers(batch: pa.RecordBatch, name: str) -> np.ndarray:
     return numbers
 
 
-def record_batches(utterances: Iterable[Utterance]) -> Iterator[pa.RecordBatch]:
-    """Yield record batches of utterances; audio paths are stored unchanged."""
-    utterances = iter(utterances)
+def schema_with(labels: Sequence[str]) -> pa.Schema:
+    """Return the schema of an index with these labels."""
+    schema = SCHEMA
+    for label in labels:
+        schema = schema.append(pa.field(f"{LABEL}{label}", pa.binary()))
+    return schema
+
+
+def record_batches(utterances: Iterable[Utterance], labels: Sequence[str] = ()) -> Iterator[pa.RecordBatch]:
+    """Yield record batches of utterances with columns for these labels; audio paths are stored unchanged."""
+    utterances, schema = iter(utterances), schema_with(labels)
     while rows := list(islice(utterances, BATCH_ROWS)):
         arrays = [
             _texts([row.id for row in rows]),
@@ -116,8 +139,9 @@ def record_batches(utterances: Iterable[Utterance]) -> Iterator[pa.RecordBatch]:
             _texts([row.text for row in rows]),
             pa.array([row.extent and row.extent.start for row in rows], pa.int64()),
             pa.array([row.extent and row.extent.num_bytes for row in rows], pa.int64()),
+            *(_texts([row.labels.get(label) for row in rows]) for label in labels),
         ]
-        yield pa.record_batch(arrays, schema=SCHEMA)
+        yield pa.record_batch(arrays, schema=schema)
 
 
 def _texts(values: Sequence[str | None]) -> pa.Array:
@@ -129,7 +153,11 @@ def _texts(values: Sequence[str | None]) -> pa.Array:
 
 
 def write_index(
-    file: BinaryIO, utterances: Iterable[Utterance], source: str, shards: Mapping[str, int] | None = None
+    file: BinaryIO,
+    utterances: Iterable[Utterance],
+    source: str,
+    shards: Mapping[str, int] | None = None,
+    labels: Sequence[str] = (),
 ) -> None:
     """Write the index of utterances; only one record batch is in memory at a time.
 
@@ -138,10 +166,12 @@ def write_index(
         utterances: utterances with audio paths relative to the folder of the manifest or of the index.
         source: hash of the manifest or shards.
         shards: size of each shard in bytes, by its path relative to the index.
+        labels: names of the labels to write.
     """
-    metadata = {**SCHEMA.metadata, SOURCE: source.encode(), SHARDS: json.dumps(dict(shards or {})).encode()}
-    with pa.ipc.new_file(file, SCHEMA.with_metadata(metadata)) as writer:
-        for batch in record_batches(utterances):
+    schema = schema_with(labels)
+    metadata = {**schema.metadata, SOURCE: source.encode(), SHARDS: json.dumps(dict(shards or {})).encode()}
+    with pa.ipc.new_file(file, schema.with_metadata(metadata)) as writer:
+        for batch in record_batches(utterances, labels):
             writer.write_batch(batch)
 
 
@@ -154,7 +184,8 @@ def open_index(path: Path) -> Index:
     try:
         reader = pa.ipc.open_file(pa.memory_map(str(path)))
         metadata = reader.schema.metadata or {}
-        if metadata.get(FORMAT) != FORMAT_NUMBER or not reader.schema.equals(SCHEMA):
+        labels = [name.removeprefix(LABEL) for name in reader.schema.names[len(SCHEMA) :]]
+        if metadata.get(FORMAT) not in READABLE or not reader.schema.equals(schema_with(labels)):
             raise InputError(f"{path}: must be an index of format {FORMAT_NUMBER.decode()}; it is another Arrow file.")
         batches = [reader.get_batch(number) for number in range(reader.num_record_batches)]
         for batch in batches:

@@ -60,11 +60,14 @@ class IndexCache:
     def __init__(self, folder: str | Path | None = None) -> None:
         self.folder = default_folder() if folder is None else Path(folder)
 
-    def utterances(self, path: str | Path, required: Sequence[str] = REQUIRED_KEYS) -> Utterances:
+    def utterances(
+        self, path: str | Path, labels: Sequence[str] = (), required: Sequence[str] = REQUIRED_KEYS
+    ) -> Utterances:
         """Open a manifest or an index, and return its utterances as columns.
 
         Args:
             path: path or URL.
+            labels: keys of manifest lines that are read as labels; an index has its own labels.
             required: keys that a manifest line must have; an absent `text` is empty.
 
         Raises:
@@ -73,7 +76,7 @@ class IndexCache:
         """
         path = plain(path)
         if not is_index(path):
-            index = self._index(path, required)
+            index = self._index(path, labels, required)
         else:
             index = self._fetched(path) if is_url(path) else open_index(Path(path))
         return Utterances([Part(index, folder_of(path))])
@@ -127,23 +130,27 @@ class IndexCache:
             path.unlink(missing_ok=True)
             return fetched_index(url)
 
-    def _index(self, manifest: str, required: Sequence[str]) -> Index:
+    def _index(self, manifest: str, labels: Sequence[str], required: Sequence[str]) -> Index:
         content = read_whole(manifest) if is_url(manifest) else None  # fetched here, once
         source = _content_digest(manifest, content)
         lacking = "".join(f"-without-{key}" for key in REQUIRED_KEYS if key not in required)
-        path = self.folder / f"{source}{lacking}{INDEX_SUFFIX}"
+        labelled = f"-{_shortened(hashlib.sha256(repr(tuple(labels)).encode()).hexdigest())}" if labels else ""
+        path = self.folder / f"{source}{lacking}{labelled}{INDEX_SUFFIX}"
+
+        def rows() -> Iterator[Utterance]:
+            return _rows(manifest, content, labels, required)
 
         def write() -> None:
-            write_whole(path, lambda file: write_index(file, _rows(manifest, content, required), source))
+            write_whole(path, lambda file: write_index(file, rows(), source, labels=labels))
 
         if not self._made(path, write):
-            return Index(list(record_batches(_rows(manifest, content, required))), source)
+            return Index(list(record_batches(rows(), labels)), source)
         try:
             return open_index(path)
         except InputError as error:
             logger.warning("%s The index is written again.", error)
             path.unlink(missing_ok=True)
-            return self._index(manifest, required)
+            return self._index(manifest, labels, required)
 
     def _made(self, path: Path, write: Callable[[], None], compute: Callable[[], None] = lambda: None) -> bool:
         """Make a file while holding its lock, if the file does not exist; return whether it exists now.
@@ -199,11 +206,11 @@ def _locked(path: Path) -> Iterator[None]:
         yield
 
 
-def _rows(manifest: str, content: bytes | None, required: Sequence[str]) -> Iterator[Utterance]:
+def _rows(manifest: str, content: bytes | None, labels: Sequence[str], required: Sequence[str]) -> Iterator[Utterance]:
     """Yield the utterances of a manifest, with audio paths as in the manifest; log the progress."""
     hashes, announced = array("q"), time.monotonic()
     for number, (where, line) in enumerate(manifest_lines(manifest, content), start=1):
-        utterance = parse_utterance(parse_object(line, where), where, None, required)
+        utterance = parse_utterance(parse_object(line, where), where, None, required, labels)
         hashes.append(hash(utterance.id))
         if number % 10_000 == 0 and time.monotonic() - announced > LONG_SECONDS:
             announced = time.monotonic()
@@ -229,12 +236,13 @@ def _content_digest(manifest: str, content: bytes | None) -> str:
 
 
 def listed_utterances(
-    path: str | Path, required: Sequence[str] = REQUIRED_KEYS
+    path: str | Path, labels: Sequence[str] = (), required: Sequence[str] = REQUIRED_KEYS
 ) -> tuple[list[Utterance], list[InputError]]:
     """Return the utterances of a manifest or an index, and the errors of a manifest's invalid lines.
 
     Args:
         path: path or URL.
+        labels: keys of manifest lines that are read as labels; an index has its own labels.
         required: keys that a manifest line must have; an absent `text` is empty.
 
     Raises:
@@ -244,7 +252,7 @@ def listed_utterances(
     path = plain(path)
     if is_index(path):
         return list(Utterances([Part(fetched_index(path), folder_of(path))])), []
-    return read_good_lines(path, required=required)
+    return read_good_lines(path, required=required, labels=labels)
 
 
 def fetched_index(path: str) -> Index:

@@ -4,7 +4,7 @@ import io
 import json
 import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import repeat
 from pathlib import Path
@@ -42,6 +42,8 @@ class Utterance:
         id: unique within a manifest; the random augmentation of an utterance depends on its id.
         offset: start of the segment in the file, in seconds; None: the utterance is the whole file.
         speaker: name or number of the speaker, if known.
+        labels: values of further keys of the line that the reader names, such as `language`, by key; a line need not
+            have them.
         extent: the byte range of the utterance's audio in the shard `audio_filepath`; `offset` is then the segment's
             start in the original recording, and is not used for reading. None: `audio_filepath` is an audio file.
         content: bytes of the audio file or of the extent, if they have been read.
@@ -54,34 +56,37 @@ class Utterance:
     id: str
     offset: float | None = None
     speaker: str | None = None
+    labels: Mapping[str, str] = field(default_factory=dict, hash=False)
     extent: Extent | None = None
     content: bytes | None = field(default=None, repr=False)
     manifest: str = field(default="", repr=False, compare=False)
 
 
-def read_manifest(path: str | Path) -> list[Utterance]:
+def read_manifest(path: str | Path, labels: Sequence[str] = ()) -> list[Utterance]:
     """Read a manifest from a file or URL; relative audio paths are relative to the manifest's folder.
 
-    The id of a line without `id` is its `audio_filepath` (and `offset`) as written. Other keys are ignored.
+    The id of a line without `id` is its `audio_filepath` (and `offset`) as written. Other keys than those in `labels`
+    are ignored.
 
     Raises:
         InputError: a line is not an utterance, an id occurs twice, or the manifest is empty; the message names file
             and line.
     """
-    utterances, problems = read_good_lines(path)
+    utterances, problems = read_good_lines(path, labels=labels)
     if problems:
         raise problems[0]
     return utterances
 
 
 def read_good_lines(
-    path: str | Path, *, required: Sequence[str] = REQUIRED_KEYS
+    path: str | Path, *, required: Sequence[str] = REQUIRED_KEYS, labels: Sequence[str] = ()
 ) -> tuple[list[Utterance], list[InputError]]:
     """Return the utterances of the valid lines of a manifest, and the errors of the invalid lines.
 
     Args:
         path: path or URL of the manifest.
         required: keys that a line must have; an absent `text` is empty.
+        labels: keys that are read as labels.
 
     Raises:
         InputError: the manifest does not exist or is empty.
@@ -92,7 +97,7 @@ def read_good_lines(
     first_line: dict[str, str] = {}
     for where, line in manifest_lines(path):
         try:
-            utterance = parse_utterance(parse_object(line, where), where, folder_of(path), required)
+            utterance = parse_utterance(parse_object(line, where), where, folder_of(path), required, labels)
             if utterance.id in first_line:
                 earlier = first_line[utterance.id].rpartition(":")[2]
                 raise InputError(f"{where}: ids must be unique; {utterance.id!r} is already in line {earlier}.")
@@ -211,6 +216,7 @@ def parse_utterance(
     where: str,
     folder: str | Path | None,
     required: Sequence[str] = REQUIRED_KEYS,
+    labels: Sequence[str] = (),
 ) -> Utterance:
     """Make an utterance from the keys and values of a manifest line.
 
@@ -219,6 +225,7 @@ def parse_utterance(
         where: `file:line`, for errors.
         folder: path or URL to which audio paths are relative; None: the audio path is not changed.
         required: keys that the line must have.
+        labels: keys that are read as labels; the line need not have them.
 
     Raises:
         InputError: the line is not an utterance.
@@ -256,7 +263,18 @@ def parse_utterance(
             must = "be a number of seconds" if offset is None else "not be negative"
             raise InputError(f"{where}: offset must {must}; got {shown(given)} (id {utterance_id!r}).")
     path = audio_filepath if folder is None else join(str(folder), audio_filepath)
-    return Utterance(path, duration, text, utterance_id, offset=offset, speaker=speaker)
+    values = _labels(entry, labels, where) if labels else {}
+    return Utterance(path, duration, text, utterance_id, offset=offset, speaker=speaker, labels=values)
+
+
+def _labels(entry: dict[str, Any], names: Sequence[str], where: str) -> dict[str, str]:
+    """Return the labels that a line has."""
+    labels = {name: entry[name] for name in names if entry.get(name) is not None}
+    for name, value in labels.items():
+        if not isinstance(value, str) or not value:
+            raise InputError(f"{where}: {name} must be a non-empty string or null; got {shown(value)}.")
+        check_unicode(value, f"{where}: {name}")
+    return labels
 
 
 def check_unicode(text: str, where: str) -> None:
@@ -300,4 +318,4 @@ def _to_line(utterance: Utterance, folder: Path) -> dict[str, Any]:
         line["offset"] = utterance.offset
     if utterance.speaker is not None:
         line["speaker"] = utterance.speaker
-    return line | {"text": utterance.text}
+    return line | dict(utterance.labels) | {"text": utterance.text}

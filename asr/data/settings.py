@@ -1,6 +1,6 @@
 """The sections `corpus` and `data` of a run's settings."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, Any, NamedTuple
 
 from asr.data.batch_plan import BatchBounds, BatchOrder
@@ -10,6 +10,7 @@ from asr.settings.read import INLINE
 from asr.settings.rule import (
     FOLDER,
     FRACTION,
+    LABELS,
     MANIFESTS,
     PATH,
     TEXT,
@@ -65,6 +66,7 @@ class CorpusSettings:
         test: manifests of the utterances that a trained model is tested on.
         also_test: further test manifests, whose texts the tokenizer need not cover.
         prepare: module of recipes/, with its options, that makes the corpus in `dir`; None: no module.
+        labels: further keys of manifest lines that are read as labels of the utterances, such as `language`.
         temperature: exponent of the training manifests' shares of an epoch (`asr.data.mixture.repeats`).
         how_to_prepare: advice to the user if manifests are absent and `prepare` is None.
     """
@@ -78,6 +80,7 @@ class CorpusSettings:
     prepare: Annotated[str | None, or_null(TEXT)]
     how_to_prepare: Annotated[str | None, or_null(TEXT)] = None
     temperature: Annotated[float, number(0, 10)] = 1.0
+    labels: Annotated[list[str], LABELS] = field(default_factory=list)
 
     def manifests(self, split: str) -> list[str]:
         """Return the paths or URLs of a split's manifests: train, valid, test or also_test."""

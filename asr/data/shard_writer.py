@@ -95,7 +95,7 @@ class ShardWriter:
             number += 1
         rows = Utterances([Part(index, "") for index in written])
         sizes = {name: size for index in written for name, size in index.shards.items()}
-        self._put(INDEX, lambda file: write_index(file, rows, self._source, sizes))
+        self._put(INDEX, lambda file: write_index(file, rows, self._source, sizes, utterances.labels))
         return len(sizes)
 
     def _names(self) -> set[str]:
@@ -161,7 +161,8 @@ class ShardWriter:
             size = file.tell()
             write_whole(join(self._output, shard), Path(file.name))
             self._verify(shard, Path(file.name), size)
-        self._put(f"{name}.arrow", lambda target: write_index(target, rows, self._source, {shard: size}))
+        sizes, labels = {shard: size}, utterances.labels
+        self._put(f"{name}.arrow", lambda target: write_index(target, rows, self._source, sizes, labels))
 
     def _content(self, utterance: Utterance) -> tuple[bytes, str]:
         """Return an utterance's audio as the content of a file, and the suffix of its name."""
@@ -229,7 +230,7 @@ def _entry(utterance: Utterance) -> dict[str, Any]:
         "speaker": utterance.speaker,
         "text": utterance.text,
     }
-    return {key: value for key, value in entry.items() if value is not None}
+    return {key: value for key, value in entry.items() if value is not None} | dict(utterance.labels)
 
 
 def _add(file: BinaryIO, name: str, content: bytes) -> Extent:

@@ -243,7 +243,8 @@ class TrainingSet:
 
     def made_up(self, items: Sequence[Item], noise: torch.Generator) -> Batch:
         """Make a batch of noise that has the sizes and texts of these utterances, without reading audio."""
-        return collate([self._made_up(item, noise) for item in items], self.settings.lengths)
+        examples = [self._made_up(item, noise) for item in items]
+        return collate(examples, self.settings.lengths, self.reference.labels)
 
     def _made_up(self, item: Item, noise: torch.Generator) -> Example:
         utterance = self.utterances[item.row]

@@ -9,10 +9,11 @@ from itertools import accumulate
 from typing import overload
 
 import numpy as np
+import pyarrow as pa
 import torch
 from torch import Tensor
 
-from asr.data.index import Index, decoded, record_batches
+from asr.data.index import LABEL, Index, decoded, record_batches
 from asr.data.manifest import Utterance
 from asr.storage.location import join
 
@@ -58,7 +59,8 @@ class Utterances(Sequence[Utterance]):
         """Convert a sequence of utterances to columns in memory; an `Utterances` is returned unchanged."""
         if isinstance(utterances, Utterances):
             return utterances
-        return cls([Part(Index(list(record_batches(utterances))), "")])
+        labels = sorted({label for utterance in utterances for label in utterance.labels})
+        return cls([Part(Index(list(record_batches(utterances, labels))), "")])
 
     @classmethod
     def joined(cls, several: Sequence[Utterances]) -> Utterances:
@@ -161,16 +163,32 @@ class Utterances(Sequence[Utterance]):
     def values(self, name: str) -> Iterator[str]:
         """Yield the values of a text column; texts are normalised. Making `Utterance`s would be ten times slower."""
         change = self._normalize if name == "text" and self._normalize is not None else str
+        for part, column in self._columns(name):
+            prefix = part.prefix if name == "id" else ""
+            yield from (prefix + change(decoded(value)) for value in column.to_pylist())
+
+    @property
+    def labels(self) -> list[str]:
+        """Names of the labels of the indexes."""
+        return list(dict.fromkeys(label for part in self.parts for label in part.index.labels))
+
+    def label(self, name: str) -> Iterator[str | None]:
+        """Yield the value of a label for each utterance; None: the utterance does not have the label."""
+        for _, column in self._columns(f"{LABEL}{name}"):
+            yield from (None if value is None else decoded(value) for value in column.to_pylist())
+
+    def _columns(self, name: str) -> Iterator[tuple[Part, pa.Array]]:
+        """Yield the selected values of a text column of each record batch; an index may have no such label."""
         first = 0
         for part in self.parts:
             for batch in part.index.batches:
-                column = batch.column(name)
+                has_column = name in batch.schema.names
+                column = batch.column(name) if has_column else pa.nulls(batch.num_rows, pa.binary())
                 if self._rows is not None:
                     begin, end = np.searchsorted(self._rows, [first, first + batch.num_rows])
                     column = column.take(self._rows[begin:end] - first) if begin < end else column[:0]
                 first += batch.num_rows
-                prefix = part.prefix if name == "id" else ""
-                yield from (prefix + change(decoded(value)) for value in column.to_pylist())
+                yield part, column
 
     @property
     def manifests(self) -> list[str]:

@@ -17,6 +17,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from asr.data.batch import Batch, Example, Rejected, batch_without_features, on_device, page_locked, views_of
 from asr.data.dataset import Augmentation
+from asr.data.labels import NO_LABELS, Labels
 from asr.data.padded_lengths import PaddedLengths
 from asr.errors import InputError
 from asr.interfaces import Features, Masks
@@ -129,9 +130,11 @@ def masked(features: Tensor, masks: Tensor) -> Tensor:
     return features.masked_fill(inside, 0.0)
 
 
-def collate_waveforms(examples: Sequence[Example | Rejected], lengths: PaddedLengths) -> WaveformBatch:
+def collate_waveforms(
+    examples: Sequence[Example | Rejected], lengths: PaddedLengths, labels: Labels = NO_LABELS
+) -> WaveformBatch:
     """Make a batch whose features will have an allowed length; the batch lists rejected utterances separately."""
-    rest = batch_without_features(examples)
+    rest = batch_without_features(examples, labels)
     views: list[Unfeatured] = views_of(examples)
     first = views[: len(rest)]
     waveforms = [view.waveform for view in first]

@@ -34,10 +34,10 @@ class Manifests:
         self._cache = cache
         self.problems: list[InputError] = []
 
-    def __call__(self, path: str) -> Utterances:
+    def __call__(self, path: str, labels: Sequence[str] = ()) -> Utterances:
         if is_index(path):
-            return self._cache.utterances(path)
-        utterances, problems = read_good_lines(path)
+            return self._cache.utterances(path, labels)
+        utterances, problems = read_good_lines(path, labels=labels)
         self.problems += problems
         return Utterances.of(utterances)
 

@@ -287,7 +287,7 @@ def fresh_model(settings: RunSettings, corpus: Corpus, sample: Corpus) -> Fresh:
     Raises:
         InputError: the settings are invalid for this corpus.
     """
-    tokenizer, features = fitted_front_end(settings, corpus, False, start_of(settings.init))
+    tokenizer, features, labels = fitted_front_end(settings, corpus, False, start_of(settings.init))
     uncovered = coverage_findings(splits_of(sample), tokenizer, list(corpus.also_tests))
     uncovered_ids = {case.utterance.id for finding in uncovered for case in finding.cases if case.split == "train"}
     utterances = corpus.train
@@ -295,4 +295,4 @@ def fresh_model(settings: RunSettings, corpus: Corpus, sample: Corpus) -> Fresh:
         covered = [row for row, name in enumerate(utterances.ids) if name not in uncovered_ids]
         utterances = utterances.select(np.array(covered, dtype=np.int64))
     findings = [*uncovered, *round_trip_findings(splits_of(sample), tokenizer)]
-    return Fresh(build_model(settings.components, tokenizer, features), utterances, findings)
+    return Fresh(build_model(settings.components, tokenizer, features, labels), utterances, findings)

@@ -113,6 +113,7 @@ def _batches(settings: RunSettings, utterances: Sequence[Utterance], model: Mode
     for epoch in count(settings.data.plan.order.sorted_epochs):
         plan = training_set.epoch(start_of_epoch(epoch, 1))
         for step in range(len(plan)):
-            batch = collate([dataset[item] for item in plan.items(step, 0)], training_set.settings.lengths)
+            examples = [dataset[item] for item in plan.items(step, 0)]
+            batch = collate(examples, training_set.settings.lengths, model.labels)
             if len(batch):
                 yield batch

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from asr.build import build_features, build_model, build_tokenizer
+from asr.build import PROMPT, build_features, build_model, build_tokenizer
 from asr.checkpoint.bundle import Bundle
 from asr.checkpoint.load import bundle_recognizer
 from asr.errors import InputError, shown
@@ -169,6 +169,8 @@ def check_parts(
     Raises:
         InputError: the toolkit does not have a part; the message names the first such part.
     """
+    if PROMPT in config:
+        raise InputError(f"a model must have no prompt for conversion to {toolkit}; got {config[PROMPT]['name']}.")
     needed: dict[str, tuple[str, ...]] = {**PARTS, "encoder.subsampling": subsamplings, "encoder.attention": attentions}
     if config["head"]["name"] == TRANSDUCER:
         needed["head.predictor"] = ("lstm",)

@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from asr.data.labels import LANGUAGE
 from asr.errors import InputError
 from asr.interfaces import BLANK_ID, Hypothesis, Span, StreamingDecoder, StreamingEncoder
 from asr.recognition.captions import DEFAULT, Captions, StreamSettings
@@ -64,6 +65,8 @@ class CachedStream:
         self.at_end = False
         self.shape = self.chunk, left, right  # streams with equal shapes form one batch
         self.state = self.encoder.initial_state(1, left)
+        own = {} if settings.language is None else {LANGUAGE: settings.language}
+        self.conditions = model.labels.conditions([own])
         self._remainder = Remainder()
         self._features = torch.zeros(0, model.features.dim)  # features of the incomplete next chunk, (T, F)
         self.decoded = self.decode.initial_state()
@@ -250,7 +253,7 @@ def advance(streams: Sequence[CachedStream]) -> list[Captions]:
     while ready := [number for number, stream in enumerate(streams) if stream.is_ready]:
         alike = [number for number in ready if streams[number].shape == streams[ready[0]].shape]
         together = [streams[number] for number in alike]
-        for number, caption in zip(alike, decode_chunks(together, _step(together)), strict=True):
+        for number, caption in zip(alike, decode_chunks(together, encode_chunks(together)), strict=True):
             captions[number].append(caption)
     for stream, added in zip(streams, captions, strict=True):
         if stream.at_end:
@@ -259,7 +262,7 @@ def advance(streams: Sequence[CachedStream]) -> list[Captions]:
 
 
 @torch.inference_mode()
-def _step(streams: Sequence[CachedStream]) -> list[Tensor]:
+def encode_chunks(streams: Sequence[CachedStream]) -> list[Tensor]:
     """Encode the next chunk of each stream; return the encoder_out (T', D) of each stream."""
     recognizer = streams[0].recognizer
     seen = [stream.next_chunk() for stream in streams]
@@ -269,8 +272,11 @@ def _step(streams: Sequence[CachedStream]) -> list[Tensor]:
     features = with_room(nn.utils.rnn.pad_sequence(seen, batch_first=True), chunk, right)
     features = features.to(device)
     state = {name: torch.cat([stream.state[name] for stream in streams]) for name in streams[0].state}
+    names = recognizer.model.labels.names
+    conditions = {name: torch.cat([stream.conditions[name] for stream in streams]).to(device) for name in names}
     with recognizer.recording_encoder.autocast():
         encoded, state = streams[0].encoder.step(features, lengths, state, recognizer.model.head.taps, right)
+        encoded = recognizer.model.prompted(encoded._replace(conditions=conditions))
     for number, stream in enumerate(streams):
         stream.state = {name: rows[number : number + 1].clone() for name, rows in state.items()}
     return [out[:length] for out, length in zip(encoded.out, encoded.lengths.tolist(), strict=True)]

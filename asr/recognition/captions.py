@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Annotated, NamedTuple
 
 from asr.recognition.transcript import Word
-from asr.settings.rule import CHUNK_SECONDS, LEFT_SECONDS, RIGHT_SECONDS, or_null
+from asr.settings.rule import CHUNK_SECONDS, LEFT_SECONDS, RIGHT_SECONDS, OptionalText, or_null
 
 ENDPOINT_SECONDS = 1.0
 SETTLED_SECONDS = 1.0
@@ -35,6 +35,7 @@ class StreamSettings:
         endpoint_seconds: duration of silence that ends a segment; None: a segment ends only with the stream.
         settled_seconds: time from the end of a word of the best hypothesis until the word is final; None: a word is
             final only when all hypotheses agree on it, which may take a long time.
+        language: language of the stream, for a model with a prompt; None: unknown.
     """
 
     chunk_seconds: Annotated[float | None, or_null(CHUNK_SECONDS)] = None
@@ -42,6 +43,7 @@ class StreamSettings:
     right_seconds: Annotated[float | None, or_null(RIGHT_SECONDS)] = None
     endpoint_seconds: Annotated[float | None, or_null(CHUNK_SECONDS)] = ENDPOINT_SECONDS
     settled_seconds: Annotated[float | None, or_null(CHUNK_SECONDS)] = SETTLED_SECONDS
+    language: OptionalText = None
 
 
 DEFAULT = StreamSettings()

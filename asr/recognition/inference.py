@@ -15,6 +15,7 @@ from torch.utils.data import DataLoader
 from asr.data.batch import Batch, Example, Rejected, collate
 from asr.data.batch_plan import BatchBounds, BatchSampler, plan_evaluation
 from asr.data.dataset import SpeechDataset, load_utterance, stream_utterance
+from asr.data.labels import LANGUAGE
 from asr.data.manifest import Utterance
 from asr.errors import AudioError
 from asr.recognition.chunks import ChunkBounds
@@ -46,6 +47,7 @@ class Inference:
         load: reads a waveform (S,) of any length, given utterance and sample rate; None: waveforms are read from files.
         check: returns whether a waveform may contain speech, given waveform and sample rate; waveforms without speech
             are not encoded.
+        language: language of all utterances, for a model with a prompt; None: that of each utterance's labels.
     """
 
     batches: BatchBounds = BATCHES
@@ -55,11 +57,18 @@ class Inference:
     num_workers: int = 0
     load: Load | None = None
     check: Check = may_hold_speech
+    language: str | None = None
 
     @property
     def unchecked(self) -> "Inference":
         """These options without the check for speech, for audio whose text is known."""
         return replace(self, check=_anything)
+
+    def labelled(self, utterances: Sequence[Utterance]) -> Sequence[Utterance]:
+        """Return the utterances with the label of `language`, if it is given."""
+        if self.language is None:
+            return utterances
+        return [replace(each, labels={**each.labels, LANGUAGE: self.language}) for each in utterances]
 
 
 INFERENCE = Inference()
@@ -106,7 +115,7 @@ class RecordingEncoder:
         loader = DataLoader(
             SpeechDataset(short, self.model.features, load=partial(_load, waveforms, load or load_utterance, check)),
             batch_sampler=BatchSampler(planned),
-            collate_fn=collate,
+            collate_fn=partial(collate, labels=self.model.labels),
             num_workers=num_workers,
             multiprocessing_context=start_method(num_workers),
         )
@@ -118,9 +127,9 @@ class RecordingEncoder:
                 else:
                     yield utterance, iter([Segment(0.0, encoder_out)])
         sample_rate = self.model.features.sample_rate
-        encode = partial(self._stream, bounds=batches, check=check)
         for utterance in utterances:
             if utterance.duration > chunks.chunk_seconds:
+                encode = partial(self._stream, bounds=batches, check=check, labels=utterance.labels)
                 blocks = self._waited(_blocks(waveforms, load, utterance, sample_rate))
                 segments = segmenter(blocks, encode, sample_rate, self.model.frame_samples, chunks)
                 yield utterance, _checked(segments, utterance)
@@ -138,22 +147,27 @@ class RecordingEncoder:
                 self.waiting_seconds += time.perf_counter() - begun
             yield item
 
-    def _stream(self, waveforms: Iterable[Tensor], bounds: BatchBounds, check: Check) -> Iterator[Tensor]:
-        """Encode waveforms (S,) in batches, and yield each encoder_out (T', D) in order; without speech, T' is 0."""
+    def _stream(
+        self, waveforms: Iterable[Tensor], bounds: BatchBounds, check: Check, labels: Mapping[str, str]
+    ) -> Iterator[Tensor]:
+        """Encode parts of one recording, (S,) each, in batches, and yield each encoder_out (T', D) in order.
+
+        T' is 0 for a part without speech. `labels` are those of the recording.
+        """
         features = self.model.features
         examples: list[Example] = []
         for waveform in waveforms:
-            utterance = Utterance("", len(waveform) / features.sample_rate, "", "")
+            utterance = Utterance("", len(waveform) / features.sample_rate, "", "", labels=labels)
             longest = max(utterance.duration, *(example.utterance.duration for example in examples), 0)
             if examples and (
                 longest * (len(examples) + 1) > bounds.batch_seconds or len(examples) == bounds.max_utterances
             ):
-                yield from self._encode(collate(examples))
+                yield from self._encode(collate(examples, labels=self.model.labels))
                 examples = []
             checked = waveform if check(waveform, features.sample_rate) else waveform[:0]
             examples.append(Example(utterance, features(checked), torch.zeros(0, dtype=torch.int64)))
         if examples:
-            yield from self._encode(collate(examples))
+            yield from self._encode(collate(examples, labels=self.model.labels))
 
     @torch.inference_mode()
     def _encode(self, batch: Batch) -> list[Tensor]:

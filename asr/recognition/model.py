@@ -1,13 +1,18 @@
-"""The model: features, encoder, head and tokenizer. Training, export and storage work on this object."""
+"""The model: features, encoder, prompt, head and tokenizer. Training, export and storage work on this object."""
+
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor, nn
 
 from asr.data.batch import Batch
 from asr.data.dataset import Reference
+from asr.data.labels import NO_LABELS, Labels
 from asr.errors import InputError
-from asr.interfaces import Encoded, Encoder, Features, Head, Tokenizer
+from asr.interfaces import Encoded, Encoder, Features, Head, Prompt, Tokenizer
 from asr.text.normalize import Normalizer, scored_by
+
+NO_CONDITIONS: Mapping[str, Tensor] = {}  # a dict, because torch.export does not know a mapping proxy
 
 
 class Model(nn.Module):
@@ -19,20 +24,35 @@ class Model(nn.Module):
         features: fitted features.
         encoder: maps features to encoder_out.
         head: output layers and loss on encoder_out.
+        prompt: changes encoder_out by a label of the utterance; None: encoder_out is not changed.
+        labels: fitted values of the prompt's label.
     """
 
     def __init__(
-        self, normalize: Normalizer, tokenizer: Tokenizer, features: Features, encoder: Encoder, head: Head
+        self,
+        normalize: Normalizer,
+        tokenizer: Tokenizer,
+        features: Features,
+        encoder: Encoder,
+        head: Head,
+        prompt: Prompt | None = None,
+        labels: Labels = NO_LABELS,
     ) -> None:
         super().__init__()
         self.normalize = normalize
         self.tokenizer = tokenizer
         self.features = features
         self.encoder = encoder
+        self.prompt = prompt
         self.head = head
+        self.labels = labels
 
-    def forward(self, features: Tensor, feature_lengths: Tensor) -> Encoded:
+    def forward(
+        self, features: Tensor, feature_lengths: Tensor, conditions: Mapping[str, Tensor] = NO_CONDITIONS
+    ) -> Encoded:
         """Encode features (B, T, F) with lengths (B,); also return the outputs of the blocks that the head taps.
+
+        `conditions` has the ids, (B,), of the label that the prompt reads.
 
         Raises:
             InputError: the encoder does not return the outputs of the tapped blocks.
@@ -47,20 +67,26 @@ class Model(nn.Module):
                 f"{must}; the head taps {tapped}, got {given}. "
                 "asr.encoder.stack.run_blocks applies taps and returns these outputs."
             )
-        return encoded
+        return self.prompted(encoded._replace(conditions=conditions))
+
+    def prompted(self, encoded: Encoded) -> Encoded:
+        """Apply the prompt, if the model has one, to the encoder's output."""
+        return encoded if self.prompt is None else self.prompt(encoded)
 
     def encode(self, batch: Batch) -> Encoded:
         """Encode a batch, whose tensors are on the model's device; the numbers of frames stay known on the CPU."""
-        encoded = self(batch.features, batch.feature_lengths)
-        num_frames = tuple(map(self.encoder.output_lengths, batch.num_frames))
-        encoded_batch: Encoded = encoded._replace(conditions=batch.conditions, num_frames=num_frames)
-        return encoded_batch
+        lengths = batch.feature_lengths
+        # All views of an utterance have its labels.
+        conditions = {name: ids.repeat(len(lengths) // len(ids)) for name, ids in batch.conditions.items()}
+        encoded: Encoded = self(batch.features, lengths, conditions)
+        return encoded._replace(num_frames=tuple(map(self.encoder.output_lengths, batch.num_frames)))
 
     @property
     def reference(self) -> Reference:
         """Functions that turn texts into training targets for this model."""
         head = self.head
-        return Reference(self.tokenizer.encode, head.min_frames, self.encoder.output_lengths, head.cells, head.views)
+        frames = self.encoder.output_lengths
+        return Reference(self.tokenizer.encode, head.min_frames, frames, head.cells, head.views, self.labels)
 
     @property
     def scored_by(self) -> Normalizer:

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from asr.data.batch import Rejected
+from asr.data.labels import LANGUAGE
 from asr.data.manifest import Utterance
 from asr.decode.choice import beam_decoder
 from asr.errors import AudioError, InputError, shown
@@ -145,6 +146,7 @@ class Recognizer:
         nbest: int | None = None,
         batch_seconds: float | None = None,
         device: str | torch.device | None = None,
+        language: str | None = None,
     ) -> Transcript: ...
 
     @overload
@@ -157,6 +159,7 @@ class Recognizer:
         nbest: int | None = None,
         batch_seconds: float | None = None,
         device: str | torch.device | None = None,
+        language: str | None = None,
     ) -> list[Transcript]: ...
 
     def transcribe(
@@ -168,6 +171,7 @@ class Recognizer:
         nbest: int | None = None,
         batch_seconds: float | None = None,
         device: str | torch.device | None = None,
+        language: str | None = None,
         **others: object,
     ) -> Transcript | list[Transcript]:
         """Recognise audio files and waveforms of any length.
@@ -181,6 +185,7 @@ class Recognizer:
             nbest: maximum number of alternatives in a transcript.
             batch_seconds: maximum audio in one batch, including padding; a smaller value takes less memory.
             device: device to which the model is moved permanently, such as "cuda".
+            language: language of the recordings, for a model with a prompt; None: unknown.
             others: none; names that other toolkits use are answered with the name that asr uses.
 
         Returns:
@@ -201,6 +206,7 @@ class Recognizer:
                 nbest=nbest,
                 batch_seconds=batch_seconds,
                 device=device,
+                language=language,
             )[0]
         if not isinstance(recordings, Iterable):
             raise InputError(f"recordings must be a path, a waveform, or several of them; got {shown(recordings)}.")
@@ -217,6 +223,9 @@ class Recognizer:
         if batch_seconds is not None:
             above(0).check("batch_seconds", batch_seconds)
             options = replace(options, batches=replace(options.batches, batch_seconds=batch_seconds))
+        if language is not None:
+            self.model.labels.check(LANGUAGE, language, "language")
+            options = replace(options, language=language)
         given = [*recordings]
         utterances, waveforms = as_utterances(given, sample_rate, self.model.features.sample_rate)
         transcripts: dict[str, Transcript] = {}
@@ -287,7 +296,7 @@ class Recognizer:
         segmenter = options.segmenter or (partial(in_chunks, pause=self._pause) if limit is None else at_silences)
         bounds = options.batches, chunks, segmenter
         return self.recording_encoder.segments(
-            utterances, *bounds, options.num_workers, options.load, options.check, waveforms
+            options.labelled(utterances), *bounds, options.num_workers, options.load, options.check, waveforms
         )
 
     def _pause(self, encoder_out: Tensor) -> int:

@@ -11,6 +11,7 @@ import torch
 from rapidfuzz.distance import Levenshtein
 from torch import Tensor
 
+from asr.data.labels import LANGUAGE
 from asr.decode.choice import greedy_decoder
 from asr.errors import InputError
 from asr.recognition.cached_stream import CachedStream, advance
@@ -36,10 +37,13 @@ class LookBackStream:
         recognizer: any recogniser.
         chunk_seconds: duration of a chunk.
         look_back_seconds: how much audio before the provisional words is recognised again, in seconds.
+        language: language of the stream, for a model with a prompt; None: unknown.
     """
 
-    def __init__(self, recognizer: Recognizer, chunk_seconds: float, look_back_seconds: float) -> None:
-        self.recognizer = recognizer
+    def __init__(
+        self, recognizer: Recognizer, chunk_seconds: float, look_back_seconds: float, language: str | None = None
+    ) -> None:
+        self.recognizer, self.language = recognizer, language
         rate = recognizer.model.features.sample_rate
         self._rate = rate
         self.chunk_seconds = chunk_seconds
@@ -110,14 +114,22 @@ class LookBackStream:
 
 
 def look_back_together(streams: Sequence[LookBackStream]) -> list[Captions]:
-    """Recognise, in one batch, the buffered audio of all streams that have a complete chunk; all use one recogniser."""
+    """Recognise the buffered audio of all streams that have a complete chunk, in one batch for each language.
+
+    All streams use one recogniser.
+    """
     ready = [stream for stream in streams if stream.is_ready]
     if not ready:
         return [stream.unchanged() for stream in streams]
     recognizer = ready[0].recognizer
-    samples = [stream.samples for stream in ready]
-    transcripts = iter(recognizer.transcribe(samples, sample_rate=recognizer.model.features.sample_rate))
-    return [stream.take(next(transcripts)) if stream.is_ready else stream.unchanged() for stream in streams]
+    sample_rate = recognizer.model.features.sample_rate
+    transcripts: dict[LookBackStream, Transcript] = {}
+    for language in dict.fromkeys(stream.language for stream in ready):
+        alike = [stream for stream in ready if stream.language == language]
+        samples = [stream.samples for stream in alike]
+        recognised = recognizer.transcribe(samples, sample_rate=sample_rate, language=language)
+        transcripts |= zip(alike, recognised, strict=True)
+    return [stream.take(transcripts[stream]) if stream in transcripts else stream.unchanged() for stream in streams]
 
 
 class Ears(Protocol):
@@ -160,6 +172,7 @@ class Stream:
         num_threads: number of torch's threads per chunk; None: torch's current number. A chunk is too small to gain
             from a second thread; on busy cores, most of the time would be spent waiting for that thread. An exported
             model uses the number of threads with which it was opened.
+        language: language of the stream, for a model with a prompt; None: unknown.
 
     Raises:
         InputError: a setting is invalid.
@@ -175,9 +188,13 @@ class Stream:
         endpoint_seconds: float | None = ENDPOINT_SECONDS,
         settled_seconds: float | None = SETTLED_SECONDS,
         num_threads: int | None = 1,
+        language: str | None = None,
     ) -> None:
-        settings = StreamSettings(chunk_seconds, left_seconds, right_seconds, endpoint_seconds, settled_seconds)
+        durations = chunk_seconds, left_seconds, right_seconds, endpoint_seconds, settled_seconds
+        settings = StreamSettings(*durations, language)
         check(settings)
+        if language is not None:
+            recognizer.model.labels.check(LANGUAGE, language, "language")
         or_null(THREADS).check("num_threads", num_threads)
         recognizer.model.eval()
         self.sample_rate = recognizer.model.features.sample_rate
@@ -196,7 +213,7 @@ class Stream:
             raise InputError(f"right_seconds must be left out: {reason}; got {right_seconds:g}.")
         chunk = chunk_seconds or LOOK_BACK_CHUNK_SECONDS
         look_back = LOOK_BACK_SECONDS if left_seconds is None else left_seconds
-        self.ears = LookBackStream(recognizer, chunk, look_back)
+        self.ears = LookBackStream(recognizer, chunk, look_back, language)
         self.advance = look_back_together
         self.note = f"at least the last {look_back:g} s are recognised again every {chunk:g} s, because {reason}"
 

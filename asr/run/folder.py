@@ -19,6 +19,7 @@ from asr.checkpoint.load import BUNDLE, CHECKPOINTS, fitted_files
 from asr.data.corpus import Corpus
 from asr.data.dataset import energies
 from asr.data.index_cache import IndexCache, spread
+from asr.data.labels import Labels
 from asr.data.utterances import Utterances
 from asr.errors import InputError
 from asr.interfaces import Features, Tokenizer
@@ -145,8 +146,8 @@ def begin_anew(run_dir: Path) -> None:
 
 def fitted_front_end(
     settings: RunSettings, corpus: Corpus, keep: bool, start: Initialization | None
-) -> tuple[Tokenizer, Features]:
-    """Load tokenizer and features from the run folder or the initial model, or fit them to the training set.
+) -> tuple[Tokenizer, Features, Labels]:
+    """Load tokenizer, features and labels from the run folder or the initial model, or fit them to the training set.
 
     Args:
         settings: settings of the run.
@@ -156,16 +157,21 @@ def fitted_front_end(
     """
     components, run_dir = settings.components, Path(settings.run_dir)
     tokenizer, features = build.build_tokenizer(components), build.build_features(components)
+    labels = build.build_labels(components)
     files = load_fitted(run_dir)
     if files:
         try:
             tokenizer.load(files)
             features.normalize.load(files)
+            labels.load(files)
         except KeyError as absent:
-            must = f"{run_dir} has a run with another tokenizer or other features ({FITTED}/ has no {absent.args[0]})"
-            raise InputError(f"{must}; give another run_dir, or the same settings.") from None
+            must = f"{run_dir} has a run with another tokenizer, other features or labels"
+            given = f"{FITTED}/ has no {absent.args[0]}"
+            raise InputError(f"{must} ({given}); give another run_dir, or the same settings.") from None
     else:
-        of_start = {part: start.learnt(components, part) if start else None for part in ("tokenizer", "features")}
+        of_start = {
+            part: start.learnt(components, part) if start else None for part in ("tokenizer", "features", "prompt")
+        }
         if of_start["tokenizer"] is not None:
             tokenizer.load(of_start["tokenizer"])
         else:
@@ -174,9 +180,13 @@ def fitted_front_end(
             features.normalize.load(of_start["features"])
         else:
             features.normalize.fit(energies(corpus.train, features, seed=settings.seed))
+        if of_start["prompt"] is not None:
+            labels.load(of_start["prompt"])
+        else:
+            labels.fit(corpus.train)
         if keep:
-            save_fitted(run_dir, fitted_files(tokenizer, features))
-    return tokenizer, features
+            save_fitted(run_dir, fitted_files(tokenizer, features, labels))
+    return tokenizer, features, labels
 
 
 def _fit_once(tokenizer: Tokenizer, settings: RunSettings, utterances: Utterances) -> None:
@@ -197,7 +207,7 @@ def _fit_once(tokenizer: Tokenizer, settings: RunSettings, utterances: Utterance
 
 
 def save_fitted(run_dir: Path, files: Mapping[str, bytes]) -> None:
-    """Write the files of fitted tokenizer and features atomically."""
+    """Write the files of the fitted components atomically."""
     unfinished = run_dir / f".{FITTED}{UNFINISHED}"
     shutil.rmtree(unfinished, ignore_errors=True)
     unfinished.mkdir()

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 from torch import Tensor, nn
 
-from asr.build import build_features, build_model, build_tokenizer, decoders_of
+from asr.build import PROMPT, build_features, build_labels, build_model, build_tokenizer, decoders_of
 from asr.checkpoint.adapted import weights_digest
 from asr.checkpoint.bundle import Bundle
 from asr.checkpoint.load import bundle_recognizer, read_model, read_settings
@@ -32,7 +32,7 @@ logger = logging.getLogger(__name__)
 
 JOINER_OUTPUT = "head.joiner.output."  # prefix of the names of the weights of a transducer's output layer
 
-PARTS = ("normalizer", "tokenizer", "features", "encoder", "head")  # components that are copied from the model
+PARTS = ("normalizer", "tokenizer", "features", "encoder", PROMPT, "head")  # components copied from the model
 
 
 def with_parts(settings: RunSettings, overrides: Sequence[str]) -> RunSettings:
@@ -61,6 +61,8 @@ def with_parts(settings: RunSettings, overrides: Sequence[str]) -> RunSettings:
     for part in PARTS:
         if part in names:
             logger.info("init.from: the command line replaces the model's %s", part)
+            continue
+        if part not in model:  # a prompt
             continue
         parts[part] = deepcopy(model[part])
         for name in names:
@@ -112,8 +114,8 @@ class Initialization:
         return weights_digest(self.bundle.weights)
 
     def learnt(self, components: Mapping[str, Any], part: str) -> dict[str, bytes] | None:
-        """Return the files of the model's tokenizer or features; None if the run has other settings for them."""
-        return self.bundle.files if components[part] == self.bundle.config[part] else None
+        """Return the files of a fitted part of the model, such as its tokenizer; None if the run has another part."""
+        return self.bundle.files if components.get(part) == self.bundle.config.get(part) else None
 
     def load(self, model: "Model") -> None:
         """Load the weights into a new model; log the numbers of loaded, fresh and unused tensors.
@@ -124,7 +126,9 @@ class Initialization:
         state = model.state_dict()
         tokenizer = self._tokenizer()
         weights, frame_head = self._named_as_in(model, tokenizer)
-        loadable = {name: weight for name, weight in weights.items() if name.split(".")[0] in self.parts}
+        # A prompt maps encoder_out, and is loaded with the encoder.
+        parts = {*self.parts, *([PROMPT] if "encoder" in self.parts else [])}
+        loadable = {name: weight for name, weight in weights.items() if name.split(".")[0] in parts}
         pieces = _Pieces(tokenizer, model.tokenizer)
         durations = self.bundle.config["head"].get("durations", []), [*getattr(model.head, "durations", ())]
         taken: dict[str, Tensor] = {}
@@ -186,7 +190,8 @@ class Initialization:
             The weights, and the prefix of the names of the frame head's weights; None: the initial model has none.
         """
         with torch.device("meta"):
-            source = build_model(self.bundle.config, tokenizer, build_features(self.bundle.config))
+            parts = self.bundle.config
+            source = build_model(parts, tokenizer, build_features(parts), build_labels(parts))
         old_prefix, new_prefix = _frame_head_prefix(source), _frame_head_prefix(model)
         if old_prefix is None or new_prefix is None:
             return self.bundle.weights, old_prefix

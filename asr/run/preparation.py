@@ -36,6 +36,7 @@ from asr.text.normalize import get_normalizer
 
 if TYPE_CHECKING:
     from asr.data.dataset import Augmentation
+    from asr.data.labels import Labels
     from asr.data.manifest import Utterance
     from asr.data.training_set import TrainingSet
     from asr.interfaces import Features, Tokenizer
@@ -54,6 +55,7 @@ class Prepared:
         corpus: corpus to train on.
         tokenizer: fitted tokenizer.
         features: fitted features.
+        labels: fitted labels of the prompt.
         augmentation: augmentation of the training utterances.
         extra: data that a checkpoint contains in addition to the weights.
         start: the initial model; None: random weights.
@@ -64,6 +66,7 @@ class Prepared:
     corpus: Corpus
     tokenizer: "Tokenizer"
     features: "Features"
+    labels: "Labels"
     augmentation: "Augmentation"
     extra: dict[str, Any]
     start: Initialization | None
@@ -112,6 +115,11 @@ class Prepared:
             logger.info("%d validation utterances", len(corpus.valid))
         for line in training_set.describe_mixture():
             logger.info("%s", line.strip())
+        for name in self.labels.names:
+            logger.info("%s is one of %s", name, ", ".join(self.labels.values(name)))
+        for split, utterances in (("training", corpus.train), ("validation", corpus.valid)):
+            for line in self.labels.describe_unknown(utterances):
+                logger.warning("%s: %s", split, line)
         corpus.note_conversion(model.features.sample_rate)
         self.state.record_start(Started, name, parameters, tokens, len(corpus.train), hours, len(corpus.valid))
 
@@ -131,7 +139,7 @@ def training_counts(settings: RunSettings, corpus: Corpus, model: "Model") -> To
     Raises:
         InputError: the tokenizer cannot encode a text; the message names split, utterance and character.
     """
-    files = fitted_files(model.tokenizer, model.features)
+    files = fitted_files(model.tokenizer, model.features)  # labels do not change the tokens
     learnt = {name: hashlib.sha256(content).hexdigest() for name, content in sorted(files.items())}
     parts = [settings.components[group] for group in ("normalizer", "tokenizer", "head")]
     counts = stored_counts(corpus.train, model.reference, IndexCache(settings.data.index_dir), repr((parts, learnt)))
@@ -163,14 +171,14 @@ def prepare(settings: RunSettings, rank: int, world_size: int) -> Prepared:
         corpus.check_audio()  # not on resume, because a run skips files that disappear during training
         folder.begin_anew(run_dir)
     start = start_of(settings.init)
-    tokenizer, features = folder.fitted_front_end(settings, corpus, first, start)
-    files = fitted_files(tokenizer, features)
+    tokenizer, features, labels = folder.fitted_front_end(settings, corpus, first, start)
+    files = fitted_files(tokenizer, features, labels)
     compared = files | ({"init.from": start.fingerprint} if start else {})
     augmentation = build_augmentation(components, features.sample_rate)
     normalizer = repr(components["normalizer"])
     manifests = {
-        "train": stored_fingerprint(corpus.train, cache, normalizer),
-        "valid": stored_fingerprint(corpus.valid, cache, normalizer),
+        "train": stored_fingerprint(corpus.train, cache, normalizer, settings.corpus.labels),
+        "valid": stored_fingerprint(corpus.valid, cache, normalizer, settings.corpus.labels),
         **mixture_of(corpus.train),
         **{name: fingerprint(recordings.utterances) for name, recordings in augmentation.recordings.items()},
     }
@@ -179,7 +187,7 @@ def prepare(settings: RunSettings, rank: int, world_size: int) -> Prepared:
     state = enter_run(settings, compared_settings, resume, changed, rank, world_size)
     base = base_config(start.fingerprint, start.source) if start and ADAPTER in components else None
     extra = checkpoint_extra(components, files, base=base)
-    return Prepared(settings, state, corpus, tokenizer, features, augmentation, extra, start)
+    return Prepared(settings, state, corpus, tokenizer, features, labels, augmentation, extra, start)
 
 
 def own_tensors(model: nn.Module) -> frozenset[str]:
@@ -224,20 +232,21 @@ def check_base(model: nn.Module, own: frozenset[str], base: Mapping[str, Tensor]
         raise InputError(f"{must}; {unused[0]} is unused. Do not replace its component.")
 
 
-def fingerprint(utterances: Iterable[Utterance]) -> str:
-    """Hash the fields that training uses: id, offset, duration and text, but not the path of the audio."""
+def fingerprint(utterances: Iterable[Utterance], labels: Sequence[str] = ()) -> str:
+    """Hash the fields that training uses: id, offset, duration, text and these labels, but not the audio's path."""
     return _fingerprint(
-        (utterance.id, utterance.offset, utterance.duration, utterance.text) for utterance in utterances
+        (each.id, each.offset, each.duration, each.text, *(each.labels.get(name) for name in labels))
+        for each in utterances
     )
 
 
-def stored_fingerprint(utterances: Utterances, cache: IndexCache, normalizer: str) -> str:
-    """Return the `fingerprint` of utterances, stored in `cache`."""
+def stored_fingerprint(utterances: Utterances, cache: IndexCache, normalizer: str, labels: Sequence[str] = ()) -> str:
+    """Return the `fingerprint` of utterances, stored in `cache`; it includes these labels, if there are any."""
     if utterances.source is None:
-        return fingerprint(utterances)
+        return fingerprint(utterances, labels)
     probes = [utterances[index].text for index in spread(len(utterances))]
-    key = repr(("fingerprint", utterances.source, normalizer, probes))
-    stored = cache.numbers(key, lambda: np.frombuffer(_of_columns(utterances).encode(), dtype=np.uint8))
+    key = repr(("fingerprint", utterances.source, normalizer, probes, *labels))
+    stored = cache.numbers(key, lambda: np.frombuffer(_of_columns(utterances, labels).encode(), dtype=np.uint8))
     return stored.tobytes().decode()
 
 
@@ -251,14 +260,15 @@ def mixture_of(utterances: Utterances) -> dict[str, str]:
     return {"mixture": ", ".join(f"{part.index.num_rows} x {part.repeats:.9g}" for part in utterances.parts)}
 
 
-def _of_columns(utterances: Utterances) -> str:
+def _of_columns(utterances: Utterances, labels: Sequence[str]) -> str:
     offsets = (None if math.isnan(offset) else offset for offset in utterances.offsets.tolist())
-    return _fingerprint(zip(utterances.ids, offsets, utterances.durations.tolist(), utterances.texts, strict=True))
+    columns = utterances.ids, offsets, utterances.durations.tolist(), utterances.texts
+    return _fingerprint(zip(*columns, *map(utterances.label, labels), strict=True))
 
 
-def _fingerprint(rows: Iterable[tuple[str, float | None, float, str]]) -> str:
+def _fingerprint(rows: Iterable[tuple[str | float | None, ...]]) -> str:
     digest, number = hashlib.sha256(), 0
-    for name, offset, duration, text in rows:
-        digest.update(f"{name}\t{offset}\t{duration}\t{text}\n".encode())
+    for row in rows:
+        digest.update(("\t".join(map(str, row)) + "\n").encode())
         number += 1
     return f"{number} utterances, sha256 {digest.hexdigest()[:16]}"

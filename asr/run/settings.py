@@ -9,7 +9,7 @@ import torch
 from asr.checkpoint.saved import SELECTIONS
 from asr.data.settings import CorpusSettings, DataSettings
 from asr.data.training_set import RunBounds
-from asr.errors import InputError
+from asr.errors import InputError, shown
 from asr.settings.plugins import NAMES
 from asr.settings.read import REST, Key, read
 from asr.settings.rule import (
@@ -32,7 +32,8 @@ from asr.settings.rule import (
 
 # Sections of a config that only asr.build reads.
 COMPONENTS = ("features", "tokenizer", "encoder", "decode", "head", "optimizer", "schedule", "normalizer")
-CHOSEN_COMPONENTS = ("augment", "metric", "callback", "logger", "adapter")  # may be absent; several, except adapter
+# Sections that may be absent; augment, metric, callback and logger may have several components.
+CHOSEN_COMPONENTS = ("augment", "metric", "callback", "logger", "adapter", "prompt")
 
 
 @dataclass(frozen=True)
@@ -254,6 +255,10 @@ class RunSettings:
         TEXT.check("normalizer", self.components["normalizer"])
         if "adapter" in self.components:
             self._check_adapter(str(self.components["adapter"].get("name")))
+        prompt = self.components.get("prompt", {})
+        if "label" in prompt and prompt["label"] not in self.corpus.labels:
+            must = f"corpus.labels must name the label of prompt={prompt.get('name')}, {shown(prompt['label'])}"
+            raise InputError(f"{must}; got {shown(self.corpus.labels)}. Give corpus.labels=[{prompt['label']}].")
         if self.trainer.is_sharded and self.compile_blocks:
             must = "compile_blocks must be false with trainer.strategy=fsdp, which replaces the weights in each block"
             raise InputError(f"{must}; got true.")

@@ -122,6 +122,12 @@ BOUND = Rule(
     "a positive whole number, or -1 for no limit",
     lambda value: is_whole(value) and (value == -1 or 1 <= value <= MAX_NUMBER),
 )
+OWN_KEYS = ("audio_filepath", "duration", "text", "offset", "id", "speaker")  # of a manifest line; not labels
+LABEL = Rule(
+    f"the key of a label in manifest lines, such as language, but not {', '.join(OWN_KEYS)}",
+    lambda value: isinstance(value, str) and value.isidentifier() and value not in OWN_KEYS,
+)
+LABELS = list_of(LABEL, f"of keys of labels in manifest lines, such as [language], but not {', '.join(OWN_KEYS)}")
 MANIFESTS = "of manifests, such as [train.jsonl]"
 DEVICES = Rule(
     "a positive whole number, -1 or auto for all devices, or a list of their numbers, such as [0,1]",

@@ -92,13 +92,15 @@ class SpeechData(pl.LightningDataModule):
             problem = "differ only by dropout, because no augmentation masks features; add augment=[..., spec_augment]"
             logger.warning("the %d views of an utterance %s", reference.views, problem)
         self._front_end = FrontEnd(features) if features_on == "device" else None
-        self._collate: Callable[[Any], Any] = partial(collate, lengths=training_set.settings.lengths)
+        lengths = training_set.settings.lengths
+        self._collate: Callable[[Any], Any] = partial(collate, lengths=lengths, labels=reference.labels)
+        self._collate_valid: Callable[[Any], Any] = partial(collate, labels=reference.labels)
         of_waveform: Any = features
         if self._front_end is not None:
             of_waveform, augmentation = WaveformFeatures(features), without_features(augmentation, features.dim)
-            self._collate = partial(collate_waveforms, lengths=training_set.settings.lengths)
+            self._collate = partial(collate_waveforms, lengths=lengths, labels=reference.labels)
             logger.info("features of training batches are computed on the model's device: data.features_on=device")
-        if (per_doubling := training_set.settings.lengths.lengths_per_doubling) is not None:
+        if (per_doubling := lengths.lengths_per_doubling) is not None:
             logger.info("training batches are padded to fixed lengths: data.lengths_per_doubling=%d", per_doubling)
         self._train = SpeechDataset(training_set.utterances, of_waveform, reference, augmentation, training_set.seed)
         self._valid = SpeechDataset(valid, features, reference.for_evaluation())
@@ -123,7 +125,7 @@ class SpeechData(pl.LightningDataModule):
         rank, world_size = self.trainer.global_rank, self.trainer.world_size
         durations = [utterance.duration for utterance in self._valid.utterances]
         batches = plan_evaluation(durations, self._training_set.settings.batches, rank=rank, world_size=world_size)
-        return self._loader(self._valid, BatchSampler(batches), Stopwatch())
+        return self._loader(self._valid, BatchSampler(batches), Stopwatch(), self._collate_valid)
 
     def transfer_batch_to_device(
         self, batch: Batch | WaveformBatch, device: torch.device, dataloader_idx: int
@@ -158,7 +160,7 @@ class SpeechData(pl.LightningDataModule):
         dataset: SpeechDataset,
         sampler: Sampler[list[Item]],
         waiting: Stopwatch,
-        collate: Callable[[Any], Any] = collate,
+        collate: Callable[[Any], Any],
         lives_on: bool = False,
     ) -> DataLoader[Batch]:
         loader = _Loader(

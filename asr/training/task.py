@@ -334,7 +334,8 @@ class RecognitionTask(pl.LightningModule):
         """Return the zero loss, (1,), of a batch without utterances; it takes part in all collective operations."""
         model = self.model
         features = torch.zeros(1, model.encoder.stride, model.features.dim, device=self.device)
-        encoded = model(features, torch.zeros(1, dtype=torch.int64, device=self.device))
+        unknown = {name: ids.to(self.device) for name, ids in model.labels.conditions([{}]).items()}
+        encoded = model(features, torch.zeros(1, dtype=torch.int64, device=self.device), unknown)
         idle = [weight.sum() for weight in cast(nn.Module, model.head).parameters() if weight.requires_grad]
         return (encoded.out.sum(dim=(1, 2)) + sum(idle)) * 0.0
 
