@@ -119,7 +119,6 @@ def _check(options: argparse.Namespace) -> None:
     for key, rule in ({"num_threads": THREADS} | STREAM_SECONDS).items():
         if getattr(options, key) is not None:
             rule.check("--" + key.replace("_", "-"), getattr(options, key))
-    check_language(options.language)
     if options.model_name is not None and not (options.model_name.strip() and options.model_name.isprintable()):
         raise InputError(f"--model-name must be a printable name; got {options.model_name!r}.")
     if not 0 <= options.port < 1 << 16:
@@ -135,6 +134,7 @@ def _with_prompt(recognizer: "Recognizer", inference_options: "Inference") -> "I
     from asr.data.labels import LANGUAGE
 
     if LANGUAGE not in recognizer.model.labels.names:
+        check_language(inference_options.language)
         return replace(inference_options, language=None)
     check_prompt(recognizer, inference_options.language)
     return inference_options

@@ -159,7 +159,8 @@ def test_only_some_training_utterances_consist_of_several_sentences_with_pauses(
 
 def test_the_manifests_contain_the_plan_with_the_voice_as_speaker(small_corpus: Path) -> None:
     for split, lines in by_split(plan(0.01, 0, ENGLISH)).items():
-        utterances = read_manifest(small_corpus / f"{split}.jsonl")
+        utterances = read_manifest(small_corpus / f"{split}.jsonl", ["language"])
+        assert all(utterance.labels == {"language": "en"} for utterance in utterances)
         assert [(utterance.id, utterance.text, utterance.speaker) for utterance in utterances] == [
             (line.id, line.text, line.voice) for line in lines
         ]

@@ -6,11 +6,15 @@ The corpus has two languages with the same sounds, tones, and different letters.
 import json
 import logging
 import math
-from collections.abc import Sequence
+import signal
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import httpx
 import numpy as np
 import pytest
 import torch
@@ -19,13 +23,18 @@ from torch import Tensor
 from asr.align import main as align
 from asr.build import build_features, build_labels, build_model, build_tokenizer, check_components, component
 from asr.checkpoint.load import load_recognizer
+from asr.convert import main as convert
 from asr.data.batch import Example, collate
+from asr.data.dataset import Item, SpeechDataset
 from asr.data.labels import Labels
 from asr.data.manifest import Utterance, read_manifest, write_manifest
+from asr.data.training_set import TrainingSet
 from asr.data.utterances import Utterances
+from asr.data.waveforms import WaveformFeatures, collate_waveforms
 from asr.decode.greedy import Greedy
 from asr.errors import InputError
 from asr.evaluate import main as evaluate
+from asr.export import main as export
 from asr.interfaces import Encoded
 from asr.recognition.cached_stream import CachedStream, encode_chunks
 from asr.recognition.captions import StreamSettings
@@ -35,9 +44,12 @@ from asr.recognition.recognizer import Recognizer
 from asr.recognition.streaming import Stream
 from asr.run.initialization import with_parts
 from asr.train import train
+from asr.training.task import RecognitionTask
 from asr.transcribe import main as transcribe
-from tests.conftest import TINY, made_once, resolved, settings_with, tone_corpus
+from tests.conftest import PATIENCE, TINY, made_once, resolved, settings_with, tone_corpus
+from tests.processes import bundle, die_at_save, finish, metrics, resumptions, start
 from tests.refusals import refused
+from tests.serving import serving
 from tests.tones import sentences, speak, write_corpus
 
 TO_B = str.maketrans("abcdef", "bcdefa")  # language b spells each sound with another letter
@@ -232,6 +244,28 @@ def test_streams_of_several_languages_share_a_batch_and_equal_the_whole_utteranc
     assert not torch.allclose(torch.cat(steps["a"]), torch.cat(steps["b"]), atol=1e-3)
 
 
+def test_the_server_recognises_recordings_in_its_language(bilingual: Path) -> None:
+    second = read_manifest(bilingual / "test.jsonl")[1]
+    with serving(bilingual / "run", "--language", "b") as server:
+        assert server.post(Path(second.audio_filepath).read_bytes(), "b.flac").json()["text"] == second.text
+        form = {"model": "run", "language": "b", "response_format": "verbose_json"}
+        answer = httpx.post(
+            f"{server.address}/v1/audio/transcriptions",
+            files={"file": Path(second.audio_filepath).read_bytes()},
+            data=form,
+            timeout=PATIENCE,
+        ).json()
+        assert (answer["text"], answer["language"]) == (second.text, "b")
+
+
+def test_export_and_conversion_of_a_model_with_a_prompt_are_refused(bilingual: Path, tmp_path: Path) -> None:
+    with refused(InputError, "prompt=label"):
+        export([str(bilingual / "run"), "-o", str(tmp_path / "onnx")])
+    assert not (tmp_path / "onnx").exists()
+    with refused(InputError, "NeMo; got label"):
+        convert([str(bilingual / "run"), "--to", "nemo", "-o", str(tmp_path / "model.nemo")])
+
+
 def test_a_language_without_a_prompt_that_knows_it_is_refused_by_name(fluent: Path, bilingual: Path) -> None:
     with refused(InputError, "language ... language", cure="Leave out language"):
         load_recognizer(fluent / "run").transcribe(np.zeros(16_000, np.float32), sample_rate=16_000, language="a")
@@ -366,3 +400,40 @@ def test_fine_tuning_keeps_the_prompt_and_its_labels(bilingual: Path, tmp_path: 
     assert tuned.model.labels.values("language") == ["a", "b"]
     for name, weight in before.model.prompt.state_dict().items():  # type: ignore[union-attr]
         torch.testing.assert_close(tuned.model.prompt.state_dict()[name], weight, rtol=0, atol=1e-6)  # type: ignore[union-attr]
+
+
+def test_batches_of_waveforms_and_made_up_batches_have_conditions(bilingual: Path) -> None:
+    model = fresh()
+    utterances = read_manifest(bilingual / "train.jsonl", ["language"])
+    plan = settings_with("augment=[]").data.plan
+    training_set = TrainingSet(utterances, model.features, model.reference, None, 0, plan)
+    items = [Item(0, row, 1.0) for row in range(3)]
+    assert training_set.made_up(items, torch.Generator()).conditions["language"].tolist() == [1, 2, 1]
+    waveforms = SpeechDataset(utterances, WaveformFeatures(model.features), model.reference)  # type: ignore[arg-type]
+    batch = collate_waveforms(waveforms.__getitems__(items), plan.lengths, model.labels)
+    assert batch.rest.conditions["language"].tolist() == [1, 2, 1]
+
+
+def test_a_rank_without_utterances_takes_part_in_the_gradients_of_the_prompt() -> None:
+    model = fresh()
+    task: Any = SimpleNamespace(model=model, device=torch.device("cpu"))
+    RecognitionTask._stand_in(task).sum().backward()
+    gradients = [weight.grad for weight in model.parameters()]
+    assert all(gradient is not None and not gradient.any() for gradient in gradients)
+
+
+@pytest.mark.slow
+def test_a_killed_and_resumed_run_with_a_prompt_is_bit_identical(tmp_path: Path) -> None:
+    in_two_languages(tmp_path, {"train": 48, "valid": 8, "test": 8})
+    run = [*TINY, *PROMPT, *tone_corpus(tmp_path), "num_threads=1", "trainer.max_epochs=2", "checkpoint.every_steps=2"]
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+
+    def started(run_dir: Path, before: Callable[[], object] | None = None) -> int:
+        return finish(start(resolved(*run, f"run_dir={run_dir}"), tmp_path / "log", before=before))
+
+    assert started(whole) == 0
+    assert started(parts, partial(die_at_save, 2)) == -signal.SIGKILL
+    assert started(parts) == 0
+    assert resumptions(parts)[0][0] > 0
+    assert bundle(parts) == bundle(whole)
+    assert metrics(parts) == metrics(whole)

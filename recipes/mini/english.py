@@ -100,4 +100,4 @@ GRAMMAR: Grammar = {
 
 # espeak-ng's names of accents: `en` is British. Accents with shifted vowels or consonants (Scotland, Caribbean, West
 # Midlands, Received Pronunciation) are excluded, because one hour of speech is too little to learn more accents.
-ENGLISH = Language(GRAMMAR, unlike=("place", "weather"), accents=("en", "en-us"))
+ENGLISH = Language(GRAMMAR, unlike=("place", "weather"), accents=("en", "en-us"), code="en")

@@ -81,4 +81,4 @@ GRAMMAR: Grammar = {
     "weather": ("Regen", "Schnee", "Stürme", "Böen", "Sonne", "Nebel"),
 }
 
-GERMAN = Language(GRAMMAR, unlike=("city", "weather"), accents=("de",))
+GERMAN = Language(GRAMMAR, unlike=("city", "weather"), accents=("de",), code="de")

@@ -15,8 +15,10 @@ class Language(NamedTuple):
         unlike: kinds of which a sentence must not contain the same alternative twice, such as places: this excludes
             `the bank is near the bank`.
         accents: espeak-ng's names of the accents.
+        code: ISO 639 code, the label `language` of the utterances.
     """
 
     grammar: Grammar
     unlike: tuple[str, ...]
     accents: tuple[str, ...]
+    code: str

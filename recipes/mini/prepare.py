@@ -92,8 +92,9 @@ def prepare(
             shutil.rmtree(unfinished, ignore_errors=True)
         corpus: dict[str, list[Utterance]] = {split: [] for split in SPLITS}
         for line in lines:
-            audio = str(output_dir / line.audio_path)
-            corpus[line.split].append(Utterance(audio, durations[line.id], line.text, id=line.id, speaker=line.voice))
+            audio, labels = str(output_dir / line.audio_path), {"language": language.code}
+            utterance = Utterance(audio, durations[line.id], line.text, line.id, speaker=line.voice, labels=labels)
+            corpus[line.split].append(utterance)
         for split, utterances in corpus.items():
             write_manifest(output_dir / f"{split}.jsonl", utterances)
     return corpus
