@@ -31,7 +31,7 @@ SMALLER = {
 ONNX, HUGGING_FACE = "onnx", "huggingface"
 OPTIONS = {
     ONNX: ("decode", "quantize", "manifest", "audio", "web", "example"),
-    HUGGING_FACE: ("language", "license"),
+    HUGGING_FACE: ("license",),
 }  # options of only one format
 LICENCE = re.compile(r"[a-z0-9][a-z0-9.+-]{0,39}")
 
@@ -44,18 +44,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
         raise InputError("--example needs --web; it is for the page.")
     if options.to == HUGGING_FACE:
         return _publish(options)
+    from asr.build import PROMPT
     from asr.checkpoint.load import bundle_recognizer, read_model, stored_at
     from asr.interchange.hub import path_of
     from asr.publishing.agreement import recordings
     from asr.publishing.exported_folder import check_exported, replace_exported, token_files
+    from asr.publishing.fixed_prompt import with_language
     from asr.publishing.programs import all_programs, check_exportable, differences, smaller, written_down
 
     path, base = path_of(options.model), None if options.base is None else path_of(options.base)
     check_apart("--output", options.output, [stored_at(given) for given in (path, base) if given is not None])
-    bundle = _with_decoder(read_model(path, base), options.decode)
-    if bundle.programs:
+    model = _with_decoder(read_model(path, base), options.decode)
+    if model.programs:
         raise InputError(f"{path}: a model to export must have weights; this one is exported already.")
-    recognizer = bundle_recognizer(bundle, path)
+    recognizer, bundle = with_language(bundle_recognizer(model, path), model, options.language)
     check_exportable(recognizer, bundle.config)
     if not options.web:
         check_exported(options.output, bundle)
@@ -91,6 +93,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sizes = ", ".join(f"{name} ({len(content) / 1e6:.1f} MB)" for name, content in contents.items())
         print(f"{options.output}: {sizes}")
     print(compared)
+    if PROMPT in model.config and options.language is None:
+        print("The programs recognise without the label of the model's prompt; --language gives them a language.")
     if figures:
         print(f"\n{figures}")
     return 0
@@ -116,9 +120,8 @@ def _parser() -> argparse.ArgumentParser:
     manifest = "JSONL manifest to measure the WER before and after --quantize"
     parser.add_argument("--manifest", metavar="FILE", help=manifest)
     parser.add_argument("--audio", metavar="FILE", nargs="+", default=[], help=audio)
-    parser.add_argument(
-        "--language", metavar="CODE", help="language for the model card, such as en; with --to huggingface"
-    )
+    language = "language for the model card, such as en, with --to huggingface; with --to onnx, the language of the"
+    parser.add_argument("--language", metavar="CODE", help=f"{language} programs of a model with a prompt")
     licence = "licence for the model card, by its name on the hub, such as cc-by-4.0; with --to huggingface"
     parser.add_argument("--license", metavar="NAME", help=licence)
     web = "write a page that recognises speech in the browser instead: a folder for any static file server"
@@ -134,7 +137,8 @@ def _check_options(options: argparse.Namespace) -> None:
         for name in names:
             if form != options.to and getattr(options, name):
                 raise InputError(f"--{name} needs --to {form}; it has no effect with --to {options.to}.")
-    check_language(options.language)
+    if options.to == HUGGING_FACE:
+        check_language(options.language)
     if options.license is not None and not LICENCE.fullmatch(options.license):
         raise InputError(f"--license must be a short lower-case name, such as cc-by-4.0; got {options.license!r}.")
 
@@ -144,7 +148,7 @@ def _publish(options: argparse.Namespace) -> int:
     from asr.interchange.hub import path_of
     from asr.publishing.publication import publish
 
-    about = {name: getattr(options, name) for name in OPTIONS[HUGGING_FACE]}
+    about = {name: getattr(options, name) for name in ("language", *OPTIONS[HUGGING_FACE])}
     files, left_out = publish(path_of(options.model), options.output, **about)
     print(f"{options.output}: {', '.join(files)}")
     if left_out:

@@ -258,8 +258,8 @@ class Prompt(Protocol):
     itself, so that a stream can map the output of each step.
     """
 
-    label: str
-
+    @property
+    def label(self) -> str: ...
     def __call__(self, encoded: Encoded) -> Encoded: ...
 
 

@@ -22,7 +22,8 @@ from torch import Tensor
 
 from asr.align import main as align
 from asr.build import build_features, build_labels, build_model, build_tokenizer, check_components, component
-from asr.checkpoint.load import load_recognizer
+from asr.checkpoint.bundle import Bundle, replace_bundle
+from asr.checkpoint.load import fitted_files, load_recognizer, model_config
 from asr.convert import main as convert
 from asr.data.batch import Example, collate
 from asr.data.dataset import Item, SpeechDataset
@@ -258,10 +259,34 @@ def test_the_server_recognises_recordings_in_its_language(bilingual: Path) -> No
         assert (answer["text"], answer["language"]) == (second.text, "b")
 
 
-def test_export_and_conversion_of_a_model_with_a_prompt_are_refused(bilingual: Path, tmp_path: Path) -> None:
-    with refused(InputError, "prompt=label"):
-        export([str(bilingual / "run"), "-o", str(tmp_path / "onnx")])
-    assert not (tmp_path / "onnx").exists()
+def test_an_exported_model_recognises_in_the_language_of_the_export(
+    bilingual: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with refused(InputError, "--language ... a, b; got xx"):
+        export([str(bilingual / "run"), "-o", str(tmp_path / "onnx"), "--language", "xx"])
+    paths = [each.audio_filepath for each in read_manifest(bilingual / "test.jsonl")[:6]]
+    recognizer = load_recognizer(bilingual / "run")
+    for language, options in (("b", ["--language", "b"]), (None, [])):
+        assert export([str(bilingual / "run"), "-o", str(tmp_path / "onnx"), *options]) == 0
+        assert ("--language" in capsys.readouterr().out) == (language is None)
+        programs = load_recognizer(tmp_path / "onnx")
+        assert programs.model.labels.names == []
+        expected = [transcript.text for transcript in recognizer.transcribe(paths, language=language)]
+        assert [transcript.text for transcript in programs.transcribe(paths)] == expected
+
+
+@pytest.mark.slow
+def test_the_step_of_an_exported_stream_recognises_in_the_language_of_the_export(tmp_path: Path) -> None:
+    """The export compares each program, also the step, with the model; a step without the prompt would differ."""
+    streaming = ["encoder=conformer_streaming_xs", "encoder.dim=16", "encoder.num_layers=2", "encoder.num_heads=2"]
+    model, config = fresh(*streaming), resolved(*TINY, *PROMPT, "head=ctc", *streaming)
+    files = fitted_files(model.tokenizer, model.features, model.labels)
+    replace_bundle(tmp_path / "streaming", Bundle(model_config(config), files, model.state_dict(), ""))
+    assert export([str(tmp_path / "streaming"), "-o", str(tmp_path / "onnx"), "--language", "a"]) == 0
+    assert (tmp_path / "onnx" / "step.onnx").exists()
+
+
+def test_conversion_of_a_model_with_a_prompt_to_nemo_is_refused(bilingual: Path, tmp_path: Path) -> None:
     with refused(InputError, "NeMo; got label"):
         convert([str(bilingual / "run"), "--to", "nemo", "-o", str(tmp_path / "model.nemo")])
 

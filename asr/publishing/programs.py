@@ -46,9 +46,6 @@ def check_exportable(recognizer: Recognizer, config: Config) -> None:
         InputError: a package is missing, or the decoder needs a part that is not exported.
     """
     check_installed(PACKAGES, "asr.export")
-    if recognizer.model.prompt is not None:
-        must = "an exported model must have no prompt, since its programs have no input for a label"
-        raise InputError(f"{must}; got prompt={config['prompt']['name']}.")
     needs, name = recognizer.decode.needs, config["decode"]["name"]
     cure = " To export the model's CTC head, add --decode greedy." if recognizer.model.head.frame_head else ""
     more = [need for need in needs if need not in ("frame_head", "joiner")]

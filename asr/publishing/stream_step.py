@@ -40,6 +40,7 @@ class Step(nn.Module):
         model, before = self.net.model, dict(zip(self.names, state, strict=True))
         encoder = cast(StreamingEncoder, model.encoder)
         encoded, after = encoder.step(features, feature_lengths, before, model.head.taps)
+        encoded = model.prompted(encoded)
         return *self.net.of_encoded(encoded), encoded.lengths, *(after[name] for name in self.names)
 
 
@@ -83,7 +84,8 @@ def difference(expected: Recognizer, actual: Recognizer, audio: Mapping[str, Ten
                 frames = with_room(seen, chunk * stride, right)
                 encoded, states[0] = encoders[0].step(frames, lengths, states[0], expected.model.head.taps)
                 given, states[1] = encoders[1].step(frames, lengths, states[1])
-                largest = float((net.of_encoded(encoded)[0] - given.out).abs().max())
+                log_probs, *_ = net.of_encoded(expected.model.prompted(encoded))
+                largest = float((log_probs - given.out).abs().max())
                 if not largest <= worst.largest:
                     where = f"{name}, as a stream, at {number * chunk * expected.model.frame_seconds:.2f} s"
                     worst = worst._replace(largest=largest, where=where)
