@@ -26,7 +26,7 @@ SENTENCE = "abc de fab dec bad cafe"
 
 def options(path: str, **changes: Any) -> Namespace:
     seconds = {"chunk_seconds": None, "left_seconds": 1.0, "right_seconds": None}
-    return Namespace(**{"paths": [path], "rate": None} | seconds | changes)
+    return Namespace(**{"paths": [path], "rate": None, "language": None} | seconds | changes)
 
 
 def pcm(samples: np.ndarray) -> bytes:
