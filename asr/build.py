@@ -43,14 +43,7 @@ from asr.text.normalize import get_normalizer
 Config = Mapping[str, Any]
 
 PROMPT = "prompt"  # section of a model's config, if it has a prompt
-MODEL_KEYS = (
-    "normalizer",
-    "tokenizer",
-    "features",
-    "encoder",
-    "head",
-    "decode",
-)  # sections of every model's config
+MODEL_KEYS = ("normalizer", "tokenizer", "features", "encoder", "head", "decode")  # sections of every model's config
 BYTES_TRAINED = 16  # per parameter in training, in float32: weight, gradient, and two values of the optimizer's state
 
 

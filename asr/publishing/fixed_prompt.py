@@ -8,6 +8,7 @@ from torch import nn
 from asr.build import PROMPT
 from asr.checkpoint.bundle import Bundle
 from asr.data.labels import LABELS_FILE, LANGUAGE
+from asr.errors import InputError
 from asr.interfaces import UNKNOWN_ID, Encoded, Prompt
 from asr.recognition.model import Model
 from asr.recognition.recognizer import Recognizer
@@ -40,10 +41,13 @@ def with_language(recognizer: Recognizer, bundle: Bundle, language: str | None) 
         InputError: the model has no prompt for the language, or does not know the language.
     """
     model = recognizer.model
+    if model.prompt is None:
+        if language is not None:
+            must = "--language must be given with --to huggingface, or for a model with a prompt"
+            raise InputError(f"{must}; this model has none. Leave it out.")
+        return recognizer, bundle
     if language is not None:
         model.labels.check(LANGUAGE, language, "--language")
-    if model.prompt is None:
-        return recognizer, bundle
     number = UNKNOWN_ID if language is None else int(model.labels.conditions([{LANGUAGE: language}])[LANGUAGE])
     prompt = FixedPrompt(model.prompt, number)
     fixed = Model(model.normalize, model.tokenizer, model.features, model.encoder, model.head, prompt)
