@@ -224,7 +224,7 @@ def load_token_model(path: str, tokenizer: Tokenizer, setting: str) -> TokenMode
         InputError: the file cannot be read, or the language model has other tokens.
     """
     stored = read_token_model(token_model_file(Path(path)))
-    if stored.pieces != list(tokenizer.pieces):
+    if stored.pieces != list(tokenizer.names):
         must = f"{setting} must be a language model over the recogniser's own {tokenizer.vocab_size} tokens"
         raise InputError(f"{must}; {path} has {len(stored.pieces)} other tokens. Train it with recognizer=MODEL.")
     with torch.device("meta"):

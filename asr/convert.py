@@ -88,7 +88,7 @@ def to_bundle(model: str, output: Path, pad_mode: str, source: str | None, local
         converted = converted._replace(bundle=with_local_attention(converted.bundle, local_attention, path))
     card = model_card(output, origin, source, converted)
     replace_bundle(output, replace(converted.bundle, card=card))
-    print(f"{output}: {origin}, {_account(converted)}")
+    print("\n".join([f"{output}: {origin}, {_account(converted)}", *converted.notes]))
 
 
 def to_archive(model: str, output: Path) -> None:

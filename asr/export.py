@@ -88,7 +88,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _write_site(options, bundle, recognizer, contents, runtime)
     else:
         card = _card(options, bundle, recognizer, programs, compared, figures)
-        tokens = token_files(recognizer.model.tokenizer.pieces, contents)
+        tokens = token_files(recognizer.model.tokenizer.names, contents)
         replace_exported(options.output, bundle, contents, tokens, card)
         sizes = ", ".join(f"{name} ({len(content) / 1e6:.1f} MB)" for name, content in contents.items())
         print(f"{options.output}: {sizes}")

@@ -22,7 +22,8 @@ class Tokenizer(Protocol):
     """Convert text to token ids and back. Ids are 1 .. vocab_size - 1; 0 is the blank."""
 
     vocab_size: int
-    pieces: Sequence[str]  # text of each id, "" for the blank; a space separates words
+    pieces: Sequence[str]  # text of each id, "" for the blank and hidden pieces; a space separates words
+    names: Sequence[str]  # unique name of each id: its text, if it has one; "" for the blank
 
     def fit(self, texts: Iterable[str]) -> None: ...
     def encode(self, text: str) -> list[int]: ...

@@ -13,6 +13,7 @@ from asr.text.printable import printable
 
 if TYPE_CHECKING:
     from asr.checkpoint.bundle import Bundle
+    from asr.interfaces import Tokenizer
     from asr.recognition.recognizer import Recognizer
 
 NUM_TOKENS = 20  # number of tokens that are printed without --tokens
@@ -33,20 +34,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     path = path_of(options.model)
     bundle = read_model(path, None if options.base is None else path_of(options.base))
     recognizer = bundle_recognizer(bundle, path)
-    pieces = recognizer.model.tokenizer.pieces
+    tokens = _shown(recognizer.model.tokenizer)
     if options.tokens:
-        print("\n".join(f"{number}\t{shown}" for number, shown in enumerate(_shown(pieces))))
+        print("\n".join(f"{number}\t{shown}" for number, shown in enumerate(tokens)))
         return 0
     print(f"{printable(options.model)}: {repr(recognizer).strip('<>').removeprefix('Recognizer: ')}")
     print("\n".join(["", *_parts(bundle), "", *_frames(recognizer), "", *_weights(bundle.weights), ""]))
-    more = f", ... (--tokens prints all {len(pieces):,})" if len(pieces) > NUM_TOKENS else ""
-    print(f"tokens: {', '.join(_shown(pieces[:NUM_TOKENS]))}{more}")
+    more = f", ... (--tokens prints all {len(tokens):,})" if len(tokens) > NUM_TOKENS else ""
+    print(f"tokens: {', '.join(tokens[:NUM_TOKENS])}{more}")
     return 0
 
 
-def _shown(pieces: Sequence[str]) -> list[str]:
-    """Quote tokens, because many begin with a space; the blank, number 0, has no text."""
-    return [repr(printable(piece)) if piece else "blank" for piece in pieces]
+def _shown(tokenizer: "Tokenizer") -> list[str]:
+    """Quote the names of tokens, because many begin with a space, and mark those that are left out of texts."""
+    pairs = zip(tokenizer.names, tokenizer.pieces, strict=True)
+    return [f"{printable(name)!r}{'' if piece else ' (hidden)'}" if name else "blank" for name, piece in pairs]
 
 
 def _parts(bundle: "Bundle") -> Iterator[str]:

@@ -279,7 +279,7 @@ def _speller(options: argparse.Namespace) -> Speller:
 
     recognizer = load_recognizer(options.tokens)
     normal, encode = word_by_word(recognizer.model.normalize), recognizer.model.tokenizer.encode
-    spellings = [token_name(piece) for piece in recognizer.model.tokenizer.pieces]
+    spellings = [token_name(name) for name in recognizer.model.tokenizer.names]
     return lambda line: [spellings[token] for token in encode(" ".join(normal(line)))]
 
 

@@ -93,7 +93,7 @@ def _load(path: str, tokenizer: "Tokenizer") -> "Callable[[Sentences], Array]":
         model, bounds = load_token_model(path, tokenizer, "LM"), BatchBounds(BATCH_TOKENS, BATCH_TOKENS)
         return lambda text: neural_log_probs(model, text, bounds, torch.device("cpu"))
     ngram = NgramModel(path)
-    return lambda text: ngram_log_probs(ngram, tokenizer.pieces, text)
+    return lambda text: ngram_log_probs(ngram, tokenizer.names, text)
 
 
 def _fit_weights(

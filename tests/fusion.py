@@ -35,7 +35,7 @@ class Pieces:
     """The part of a tokenizer's interface that decoders use."""
 
     def __init__(self, pieces: Sequence[str]) -> None:
-        self.pieces = pieces
+        self.pieces = self.names = pieces
         self.vocab_size = len(pieces)
 
     def encode(self, text: str) -> list[int]:

@@ -454,10 +454,6 @@ FILES: dict[str, tuple[Files, str]] = {
     "half a pickle": (replaced(weights=saved(tensors())[:20_000]), "torch.save ... it is damaged"),
     "packed weights": (replaced(weights=packed(saved(tensors()))), "file is compressed"),
     "no SentencePiece": (replaced(tokenizer=b"x"), "SentencePiece ... it is damaged"),
-    "a tokenizer with control pieces": (
-        replaced(tokenizer=sentencepiece_model(bos_id=1)),
-        "pieces ... '<s>'",
-    ),
     "another tokenizer": (
         replaced(tokenizer=sentencepiece_model(num_pieces=41)),
         "of the tokenizer",

@@ -60,7 +60,7 @@ def _write(folder: Path, model: Bundle) -> None:
     tokenizer.load(model.files)
     token_model = model.config["token_model"]
     packages = recorded_plugins({"token_model": token_model})
-    write_token_model(folder / WEIGHTS, token_model, tokenizer.pieces, model.weights, packages)
+    write_token_model(folder / WEIGHTS, token_model, tokenizer.names, model.weights, packages)
     (folder / WEIGHTS).chmod(0o644)  # otherwise only the owner could read the file that safetensors wrote
     config = {KEY: FORMAT, **recorded_plugins(model.config), **model.config}
     (folder / CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")

@@ -340,16 +340,16 @@ def _read_start(source: Path, checkpoint: Path, trained: Bundle) -> dict[str, Te
         raise InputError(f"{must}; {checkpoint} is an adapter. {cure}")
     start = read_model(source)
     check_same_weights([checkpoint, source], [trained, start])
-    if _pieces(trained) != _pieces(start):
+    if _token_names(trained) != _token_names(start):
         must = f"{source}: must have the tokens of {checkpoint} to be averaged with it"
         raise InputError(f"{must}; its tokens differ. Give the model of the run's init.from.")
     return start.weights
 
 
-def _pieces(bundle: Bundle) -> list[str]:
+def _token_names(bundle: Bundle) -> list[str]:
     tokenizer = build_tokenizer(bundle.config)
     tokenizer.load(bundle.files)
-    return list(tokenizer.pieces)
+    return list(tokenizer.names)
 
 
 def check_same_weights(checkpoints: Sequence[Path], bundles: Sequence[Bundle]) -> None:

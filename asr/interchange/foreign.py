@@ -1,6 +1,6 @@
 """Conversion of another toolkit's Conformer to a bundle: the steps that are the same for all toolkits."""
 
-import hashlib
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,7 +14,9 @@ from asr.checkpoint.load import bundle_recognizer
 from asr.errors import InputError, shown
 from asr.features.slaney_fbank import SlaneyFbank
 from asr.interchange.account import Account, Names, take
+from asr.interchange.sentences import described, round_trip
 from asr.settings.conf import default_settings
+from asr.text.numbers import counted
 
 EPS = 1e-5  # eps of the norms in the other toolkits
 JOINT_ACTIVATIONS = ("relu", "tanh")  # activations of transducers that asr's joiner supports
@@ -23,6 +25,8 @@ CURES = {
     "encoder.subsampling": " Only encoder=fast_conformer_* can be converted.",
     "head.predictor": " Train with head/predictor=lstm.",
 }
+# Names of pieces that spell no text: tags of tasks and languages, ends of utterances, and special pieces.
+HIDDEN = re.compile(r"<\|.*\|>|<[a-z]{2}-[A-Z]{2}>|<EOU>|<EOB>|<pad>|</?s>")
 FULL_ATTENTION, LOCAL_ATTENTION = "relative_attention", "local_attention"
 CTC, TRANSDUCER = "ctc", "transducer"  # heads of asr that the other toolkits also have
 PARTS = {  # parts of asr that the other toolkits also have
@@ -42,12 +46,16 @@ class Vocabulary(NamedTuple):
     Args:
         config: config of asr's tokenizer.
         files: files of asr's tokenizer.
-        pieces: pieces without the blank and the unknown piece.
+        pieces: pieces without the blank, the unknown piece and hidden pieces.
+        hidden: names of hidden pieces.
+        notes: sentences on the tokenizer's conversion, for the user.
     """
 
     config: dict[str, Any]
     files: dict[str, bytes]
     pieces: list[str]
+    hidden: list[str]
+    notes: list[str]
 
 
 class HeadConfig(NamedTuple):
@@ -65,13 +73,13 @@ class Weights(NamedTuple):
 
     Args:
         tensors: the tensors by name.
-        content: content of the file that holds them.
+        sha256: SHA-256 of the file that holds them.
         names: names of the tensors.
         scale: factor by which the toolkit multiplies the subsampling's output; asr does not scale it.
     """
 
     tensors: Mapping[str, torch.Tensor]
-    content: bytes
+    sha256: str
     names: Names
     scale: float
 
@@ -83,12 +91,14 @@ class Converted(NamedTuple):
         bundle: bundle without a card.
         account: numbers of tensors by their use.
         weights_sha256: SHA-256 of the file of the tensors.
+        notes: sentences on the conversion, for the user.
         writer: toolkit and version according to the config; "" if the config has no version.
     """
 
     bundle: Bundle
     account: Account
     weights_sha256: str
+    notes: list[str]
     writer: str
 
 
@@ -99,7 +109,7 @@ def convert(
     encoder: Mapping[str, Any],
     weights: Weights,
     head: HeadConfig = CTC_HEAD,
-) -> tuple[Bundle, Account, str]:
+) -> tuple[Bundle, Account, str, list[str]]:
     """Make a bundle, and check that it loads.
 
     Args:
@@ -111,7 +121,7 @@ def convert(
         head: config of asr's head and its decoder.
 
     Returns:
-        The bundle, the numbers of tensors by their use, and the SHA-256 of the weights file.
+        The bundle, the numbers of tensors by their use, the SHA-256 of the weights file, and notes for the user.
 
     Raises:
         InputError: a tensor has no counterpart, or a setting is invalid.
@@ -127,8 +137,25 @@ def convert(
     shapes, slaney = _shapes(config, vocabulary.files)
     ours, account = take(weights.tensors, shapes, weights.names, slaney, weights.scale)
     bundle = Bundle(config, vocabulary.files, ours, card="")
-    bundle_recognizer(bundle, path)  # raises an error if the bundle does not load
-    return bundle, account, hashlib.sha256(weights.content).hexdigest()
+    model = bundle_recognizer(bundle, path).model  # raises an error if the bundle does not load
+    notes = [
+        *vocabulary.notes,
+        _hidden_note(vocabulary.hidden),
+        described(round_trip(model.tokenizer, model.normalize)),
+    ]
+    return bundle, account, weights.sha256, [note for note in notes if note]
+
+
+def is_hidden(piece: str) -> bool:
+    """Whether a piece with this name spells no text."""
+    return HIDDEN.fullmatch(piece) is not None
+
+
+def _hidden_note(hidden: list[str]) -> str:
+    if not hidden:
+        return ""
+    pieces = counted(len(hidden), "hidden piece")
+    return f"{pieces}, such as {shown(hidden[0])}: recognised like other pieces, but left out of texts."
 
 
 def _shapes(config: Mapping[str, Any], files: dict[str, bytes]) -> tuple[dict[str, torch.Size], SlaneyFbank]:

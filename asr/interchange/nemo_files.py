@@ -3,7 +3,8 @@
 CONFIG, WEIGHTS = "model_config.yaml", "model_weights.ckpt"
 SAFETENSORS = "model.safetensors"  # in a folder, this file may contain the weights instead
 TOKENIZER = "tokenizer.model"  # end of a file name; in an archive, the name begins with a hash
-VOCABULARY = "vocab.txt"
+VOCABULARY = "vocab.txt"  # pieces
+SCORES = "tokenizer.vocab"  # pieces and their scores
 
 
 def is_wanted(name: str) -> bool:

@@ -17,6 +17,7 @@ from asr.recognition.inference import CHUNKS
 from asr.recognition.long_form import SEGMENT_CHUNKS
 from asr.recognition.recognizer import Recognizer
 from asr.recognition.timing import CHARACTER_SECONDS
+from asr.text.words import BYTE
 from asr.web.demo import SCRIPTS, demo_body
 from asr.web.page import asset, escape, page, visible
 
@@ -38,12 +39,14 @@ def check_page(recognizer: Recognizer, config: Config) -> None:
     """Check that the page's script decodes like the model.
 
     Raises:
-        InputError: the page does not implement the decoder or the normalizer.
+        InputError: the page does not implement the decoder, the tokens or the normalizer.
     """
     decoder, normalizer = config["decode"]["name"], config["normalizer"]
     if decoder != "greedy":
         cure = "Add --decode greedy" if recognizer.model.head.frame_head else "Train a model with a CTC head"
         raise InputError(f"the decoder of a page must be greedy; got decode={decoder}. {cure}.")
+    if any(BYTE.search(piece) for piece in recognizer.model.tokenizer.pieces):
+        raise InputError("the tokens of a model in a page must be characters or subwords; some are bytes.")
     if normalizer not in NORMALIZERS:
         must = f"the normalizer of a model in a page must be {' or '.join(NORMALIZERS)}"
         raise InputError(f"{must}; got {normalizer}.")

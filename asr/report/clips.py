@@ -170,7 +170,7 @@ def record_with_features(
         clips,
         log_mel=log_mel,
         posteriors=probable,
-        tokens=[recognizer.model.tokenizer.pieces[token] for token in range(recognizer.model.tokenizer.vocab_size)],
+        tokens=[*recognizer.model.tokenizer.names],
         frame_seconds=frame_seconds,
         features={
             "sample_rate": features.sample_rate,

@@ -231,11 +231,11 @@ class _Pieces:
     """Converts weights that have one row per token from the tokens of one tokenizer to those of another."""
 
     def __init__(self, old: Tokenizer, new: Tokenizer) -> None:
-        self.differ = list(old.pieces) != list(new.pieces)
+        self.differ = list(old.names) != list(new.names)
         self._sizes = (old.vocab_size, new.vocab_size)
-        ids = {piece: number for number, piece in enumerate(old.pieces)}
-        self._spellings = [[ids[piece]] if piece in ids else _spelling(old, piece) for piece in new.pieces]
-        self.counts = (new.vocab_size, sum(piece in ids for piece in new.pieces))
+        ids = {piece: number for number, piece in enumerate(old.names)}
+        self._spellings = [[ids[piece]] if piece in ids else _spelling(old, piece) for piece in new.names]
+        self.counts = (new.vocab_size, sum(piece in ids for piece in new.names))
 
     def are_rows(self, given: Tensor, wanted: Tensor) -> bool:
         """Whether `given` has a row for each old token, and `wanted` a row for each new token."""

@@ -4,6 +4,7 @@ from collections.abc import Iterable
 
 from asr.errors import InputError, shown
 from asr.system.learnt import from_json, to_json
+from asr.text.words import text_of
 
 FILE = "characters.json"
 
@@ -25,6 +26,11 @@ class Char:
         """The text of each id; "" for the blank."""
         return ["", *self._characters]
 
+    @property
+    def names(self) -> list[str]:
+        """The name of each id, which is its text."""
+        return self.pieces
+
     def fit(self, texts: Iterable[str]) -> None:
         """Make every character that occurs in `texts` a token, in code point order."""
         self._set(sorted(set().union(*texts)))
@@ -42,7 +48,7 @@ class Char:
 
     def decode(self, tokens: Iterable[int]) -> str:
         """Return the text of tokens; leading, trailing and repeated spaces, which CTC may emit, are removed."""
-        return " ".join("".join(self._characters[token - 1] for token in tokens).split())
+        return text_of(tokens, self.pieces)
 
     def files(self) -> dict[str, bytes]:
         """Return the fitted tokenizer as the files that a bundle stores."""

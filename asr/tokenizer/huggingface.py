@@ -11,6 +11,8 @@ from typing import Annotated, Any
 from asr.errors import InputError, how_to_install, shown
 from asr.settings.rule import Text, whole
 from asr.system.learnt import parse_json
+from asr.text.words import text_of
+from asr.tokenizer.hidden import hidden_files, read_hidden, without_hidden
 from asr.tokenizer.reserved import without_reserved
 
 FILE = "tokenizer.json"
@@ -42,7 +44,9 @@ class HuggingFace:
     def __init__(self, *, vocab_size: Annotated[int, whole(3, 1_000_000)], blank_piece: Text) -> None:
         self.vocab_size = vocab_size
         self.blank_piece = blank_piece
+        self.names: list[str] = []
         self.pieces: list[str] = []
+        self._hidden: list[int] = []
         self._content = b""
         self._tokenizer: Any = None
         self._blank = 0  # id of the blank in the file
@@ -84,12 +88,11 @@ class HuggingFace:
 
     def decode(self, tokens: Iterable[int]) -> str:
         """Join pieces into text."""
-        ids = [token - 1 if token <= self._blank else token for token in tokens]
-        return " ".join(self._tokenizer.decode(ids, skip_special_tokens=False).split())
+        return text_of(tokens, self.pieces)
 
     def files(self) -> dict[str, bytes]:
         """Return the tokenizer's file, as trained or as loaded."""
-        return {FILE: self._content}
+        return {FILE: self._content} | hidden_files(self._hidden)
 
     def load(self, files: dict[str, bytes]) -> None:
         """Restore the tokenizer from the output of `files`, or from another project's `tokenizer.json`.
@@ -107,7 +110,9 @@ class HuggingFace:
         self._blank = names.index(self.blank_piece)
         self._unspelled = {self._blank, names.index(unknown_piece(self._content))}
         others = [name.replace(SPACE, " ") for number, name in enumerate(names) if number != self._blank]
-        self.pieces = ["", *others]
+        self._hidden = read_hidden(files, self.vocab_size)
+        self.names = ["", *others]
+        self.pieces = without_hidden(self.names, self._hidden)
 
 
 def _checked(tokenizer: Any) -> dict[str, Any]:
@@ -161,6 +166,15 @@ def unknown_piece(content: bytes) -> str:
         InputError: as in `names`.
     """
     return str(_unknown(_checked(parse_json(content, FILE))["model"]))
+
+
+def steps(content: bytes) -> list[Mapping[str, Any]]:
+    """List the steps of the normaliser of a `tokenizer.json`.
+
+    Raises:
+        InputError: as in `names`.
+    """
+    return _steps(_checked(parse_json(content, FILE))["normalizer"])
 
 
 def _made(content: bytes) -> Any:

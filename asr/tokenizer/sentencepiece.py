@@ -8,6 +8,8 @@ import sentencepiece
 
 from asr.errors import InputError, one_line
 from asr.settings.rule import one_of, whole
+from asr.text.words import byte_piece, text_of
+from asr.tokenizer.hidden import hidden_files, read_hidden, without_hidden
 from asr.tokenizer.reserved import without_reserved
 
 FILE = "tokenizer.model"
@@ -39,7 +41,9 @@ class SentencePiece:
         self.vocab_size = vocab_size
         self._model = b""
         self._processor = sentencepiece.SentencePieceProcessor()
-        self.pieces: list[str] = []  # "" for the blank, and the output of `decode` for the unknown piece
+        self.names: list[str] = []
+        self.pieces: list[str] = []
+        self._hidden: list[int] = []
 
     def fit(self, texts: Iterable[str]) -> None:
         """Train on `texts`, with one thread, so that equal texts give identical files.
@@ -92,11 +96,11 @@ class SentencePiece:
 
     def decode(self, tokens: Iterable[int]) -> str:
         """Join pieces into text."""
-        return " ".join(self._processor.decode(list(tokens)).split())
+        return text_of(tokens, self.pieces)
 
     def files(self) -> dict[str, bytes]:
         """Return the trained tokenizer as the files that a bundle stores."""
-        return {FILE: self._model}
+        return {FILE: self._model} | hidden_files(self._hidden)
 
     def load(self, files: dict[str, bytes]) -> None:
         """Restore the tokenizer from the output of `files`."""
@@ -110,5 +114,13 @@ class SentencePiece:
             raise InputError(f"tokenizer.vocab_size must be that of {FILE}, {has}; got {self.vocab_size}.")
         if any(len(self._processor.id_to_piece(token)) > MAX_PIECE for token in range(self.vocab_size)):
             raise InputError(f"{FILE} must hold pieces of at most {MAX_PIECE:,} characters; it holds a longer one.")
-        spelled = [self._processor.id_to_piece(token).replace(SPACE, " ") for token in range(2, self.vocab_size)]
-        self.pieces = ["", self._processor.decode([UNKNOWN_ID]), *spelled]
+        self._hidden = read_hidden(files, self.vocab_size)
+        others = [self._processor.id_to_piece(token).replace(SPACE, " ") for token in range(2, self.vocab_size)]
+        self.names = ["", self._processor.decode([UNKNOWN_ID]), *others]
+        self.pieces = without_hidden(
+            [
+                byte_piece(int(name[3:5], 16)) if self._processor.is_byte(token) else name
+                for token, name in enumerate(self.names)
+            ],
+            self._hidden,
+        )

@@ -9,6 +9,7 @@ from typing import NamedTuple
 from asr.errors import InputError
 from asr.interfaces import Hotwords, Tokenizer
 from asr.system.files import bounded_lines
+from asr.text.words import spell_characters
 
 MAX_PHRASE = 1000  # characters in a phrase; names and terms have about ten
 MAX_CHARACTERS = 1_000_000  # in all phrases together (0.3 kB of memory each); enough for tens of thousands of names
@@ -126,14 +127,16 @@ def read_phrases(path: str, tokenizer: Tokenizer, normalize: Callable[[str], str
         if not line.strip():
             continue
         try:
-            tokenizer.encode(phrase)
+            tokens = tokenizer.encode(phrase)
         except InputError as error:
             impossible[line.strip()] = str(error)
             continue
-        if phrase:
-            phrases[phrase] = None
-        else:
+        if not phrase:
             impossible[line.strip()] = "nothing is left of it after normalisation"
+        elif not spell_characters(tokens, tokenizer.pieces):
+            impossible[line.strip()] = "a token of it is a byte or a hidden piece, which beam search cannot match"
+        else:
+            phrases[phrase] = None
     if not phrases and not impossible:
         raise InputError(f"{path}: hotwords must be phrases, one per line; the file has none.")
     return Hotwords(list(phrases), impossible)

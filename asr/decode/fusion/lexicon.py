@@ -12,6 +12,7 @@ from asr.interfaces import Tokenizer
 from asr.language_model.arpa import HEAD_BYTES, MAX_VOCABULARY, MAX_WORD_BYTES, is_arpa, read_words
 from asr.language_model.kenlm import NOT_WORDS
 from asr.system.files import bounded_lines
+from asr.text.words import spell_characters
 
 MAX_LINE_BYTES = 10_000  # maximum length of a line with a word and its spelling or pronunciation
 LONG = 40  # characters; longer prefixes are looked up by bisection
@@ -90,9 +91,12 @@ def writable(path: str, tokenizer: Tokenizer, normalize: Callable[[str], str]) -
     impossible: list[str] = []
     for word in read_lexicon(path):
         try:
-            tokenizer.encode(normalize(word))
-            words += normalize(word).split()
+            is_covered = spell_characters(tokenizer.encode(normalize(word)), tokenizer.pieces)
         except InputError:
+            is_covered = False
+        if is_covered:
+            words += normalize(word).split()
+        else:
             impossible.append(word)
     if not words:
         must = "a lexicon must have words that the tokenizer covers"

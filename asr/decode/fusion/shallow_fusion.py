@@ -82,7 +82,7 @@ class ShallowFusion:
         if model is not None:
             _check_spelling(model, str(lm), lm_unit, tokenizer, normalize)
         self._neural = None if isinstance(lm, str) else lm  # loaded by asr.build
-        names = [token_name(piece) for piece in tokenizer.pieces]
+        names = [token_name(name) for name in tokenizer.names]
         self._names: Sequence[Any] = names if self._neural is None else range(tokenizer.vocab_size)
         self._parts = [
             WHITE_SPACE.split(piece) for piece in tokenizer.pieces
@@ -243,7 +243,7 @@ def _check_spelling(
             f"{must} {given}. Pass it as --spelling (decode.fusion.spelling), and a model of words as --lm."
         )
     if unit == "token":
-        names = {token_name(piece) for piece in tokenizer.pieces}
+        names = {token_name(name) for name in tokenizer.names}
         fitting, expected = sum(word in names for word in model.words), "tokens of the recogniser"
         cure = "Leave out --lm-unit token (decode.fusion.lm_unit=word), or make the model with asr.ngram --tokens MODEL"
     else:

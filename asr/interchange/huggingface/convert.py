@@ -1,5 +1,6 @@
 """Conversion between bundles of asr and Parakeet models of Hugging Face's transformers."""
 
+import hashlib
 import json
 import re
 from pathlib import Path
@@ -85,8 +86,10 @@ def from_huggingface(path: Path, pad_mode: str) -> Converted:
         encoder, features = encoder_config(config), features_config(config, preprocessor, pad_mode)
         head, (vocab_size, blank) = head_config(config), blank_of(config)
         vocabulary = take_vocabulary(files[TOKENIZER], vocab_size, blank)
-        content = files[WEIGHTS]
-        weights = Weights(load_tensors(content, WEIGHTS), content, _names(config, blank), scale(config))
+        content = files.pop(WEIGHTS)
+        tensors, sha256 = load_tensors(content, WEIGHTS), hashlib.sha256(content).hexdigest()
+        del content  # gigabytes
+        weights = Weights(tensors, sha256, _names(config, blank), scale(config))
         version = config.get("transformers_version")
         is_plain = isinstance(version, str) and re.fullmatch(r"[\w.+-]{1,40}", version, re.ASCII)
         writer = f"transformers {version}" if is_plain else ""

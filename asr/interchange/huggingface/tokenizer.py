@@ -1,18 +1,32 @@
 """Conversion between Hugging Face's `tokenizer.json` and asr's tokenizers."""
 
+import base64
 import json
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import sentencepiece
 
+from asr.build import build_tokenizer
 from asr.errors import InputError, shown
-from asr.interchange.foreign import Vocabulary
+from asr.interchange.foreign import Vocabulary, is_hidden
+from asr.interchange.sentences import SENTENCES, tokens_of
+from asr.interchange.subword_model import (
+    CONTROL,
+    NORMAL,
+    UNKNOWN,
+    USER_DEFINED,
+    SubwordPiece,
+    charsmap,
+    model_of,
+    with_blank,
+)
+from asr.text.numbers import counted
 from asr.tokenizer import sentencepiece as subwords
-from asr.tokenizer.huggingface import FILE, SPACE, HuggingFace, names, unknown_piece
+from asr.tokenizer.hidden import hidden_files
+from asr.tokenizer.huggingface import FILE, SPACE, HuggingFace, names, steps, unknown_piece
 
-BLANK = "<pad>"  # name of the blank in Parakeet-CTC
-OTHER_BLANKS = ("<blank>", "<|blank|>")  # names for an added blank; the first name that is not a piece is used
+BLANKS = ("<pad>", "<blank>", "<|blank|>")  # names for an added blank, the first of which is Parakeet-CTC's
 
 
 class Written(NamedTuple):
@@ -34,7 +48,9 @@ class Written(NamedTuple):
 def take_vocabulary(content: bytes, vocab_size: int, blank: int) -> Vocabulary:
     """Convert a tokenizer whose piece `blank` is the blank of a head with `vocab_size` tokens.
 
-    The blank is added if it is the last token and the tokenizer does not contain it, as in some transducers.
+    The blank is added if it is the last token and the tokenizer does not contain it, as in some transducers. Added
+    tokens that spell text become normal pieces, because the library drops the spaces around added tokens, such as the
+    digits of Parakeet-TDT v3.
 
     Raises:
         InputError: the tokenizer is damaged, does not fit the head, or is not supported.
@@ -45,16 +61,41 @@ def take_vocabulary(content: bytes, vocab_size: int, blank: int) -> Vocabulary:
     name = dict(enumerate(names(content))).get(blank)
     if name is None:
         raise InputError(f"{FILE} must have a piece {blank}, the blank; it has none.")
+    content, mended = _with_normal_pieces(content, name)
     tokenizer = HuggingFace(vocab_size=vocab_size, blank_piece=name)
     tokenizer.load({FILE: content})
+    hidden = {token: piece for token, piece in enumerate(tokenizer.names) if is_hidden(piece)}
     config = {"name": "huggingface", "vocab_size": vocab_size, "blank_piece": name}
-    unknown = unknown_piece(content)
-    return Vocabulary(config, tokenizer.files(), [text for text in tokenizer.pieces[1:] if text != unknown])
+    unspelling = {"", unknown_piece(content), *hidden.values()}
+    spelling = [piece for piece in tokenizer.names if piece not in unspelling]
+    return Vocabulary(config, tokenizer.files() | hidden_files([*hidden]), spelling, [*hidden.values()], _notes(mended))
+
+
+def _notes(mended: list[str]) -> list[str]:
+    if not mended:
+        return []
+    tokens = f"{counted(len(mended), 'added token')}, such as {shown(mended[0])}"
+    return [f"{tokens}, became normal pieces in {FILE}, because texts would lose the spaces around them."]
+
+
+def _with_normal_pieces(content: bytes, blank: str) -> tuple[bytes, list[str]]:
+    """Remove from the added tokens those that are pieces of the model and spell text; also return their names."""
+    tokenizer = json.loads(content)
+    added, vocab = tokenizer.get("added_tokens") or [], tokenizer["model"]["vocab"]
+    pieces = {*vocab} if isinstance(vocab, dict) else {piece for piece, _ in vocab}
+    kept = {blank, unknown_piece(content)}
+    normal = [
+        token["content"] for token in added if token["content"] in pieces - kept and not is_hidden(token["content"])
+    ]
+    if not normal:
+        return content, []
+    tokenizer["added_tokens"] = [token for token in added if token["content"] not in normal]
+    return (json.dumps(tokenizer, ensure_ascii=False) + "\n").encode(), normal
 
 
 def _with_blank(content: bytes, pieces: list[str]) -> bytes:
     """Append the blank to the pieces of a `tokenizer.json`."""
-    name = next(name for name in OTHER_BLANKS if name not in pieces)
+    name = next(name for name in BLANKS[1:] if name not in pieces)
     plain = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
     tokenizer = json.loads(content)
     tokenizer["added_tokens"] = [*(tokenizer.get("added_tokens") or []), {"id": len(pieces), "content": name, **plain}]
@@ -70,7 +111,7 @@ def give_vocabulary(config: Mapping[str, Any], learnt: Mapping[str, bytes]) -> W
     if config["name"] == "huggingface":
         content, blank = learnt[FILE], config["blank_piece"]
     elif config["name"] == "sentencepiece":
-        content, blank = _tokenizer(learnt[subwords.FILE], config["algorithm"]), BLANK
+        content, blank = _tokenizer(learnt[subwords.FILE], config["algorithm"])
     else:
         must = "tokenizer must be huggingface or sentencepiece for conversion to Hugging Face"
         raise InputError(f"{must}; got {shown(config['name'])}.")
@@ -85,21 +126,91 @@ def give_vocabulary(config: Mapping[str, Any], learnt: Mapping[str, bytes]) -> W
     return Written(content, names(content).index(blank), blank, settings)
 
 
-def _tokenizer(model: bytes, algorithm: str) -> bytes:
-    """Convert a SentencePiece model, which begins with the blank and the unknown piece; move the blank to the end."""
+def sentencepiece_of(config: Mapping[str, Any], content: bytes) -> bytes:
+    """Convert a `tokenizer.json` to a SentencePiece model without the blank, which begins with the unknown piece.
+
+    Raises:
+        InputError: the unknown piece is not the first one, SentencePiece lacks the normalizer, or the model splits a
+            sentence into other pieces.
+    """
+    tokenizer, blank = json.loads(content), config["blank_piece"]
+    model, types = tokenizer["model"], {unknown_piece(content): UNKNOWN}
+    for token in tokenizer.get("added_tokens") or []:
+        types.setdefault(token["content"], CONTROL if token["special"] else USER_DEFINED)
+    others = [name for name in names(content) if name != blank]
+    if others[0] != unknown_piece(content):
+        must = f"the first piece of {FILE} must be the unknown piece for conversion to NeMo"
+        raise InputError(f"{must}; got {shown(others[0])}.")
+    is_bpe = model["type"] == "BPE"
+    scores = {} if is_bpe else dict(model["vocab"])
+    pieces = [
+        SubwordPiece(name, scores.get(name, -number), types.get(name, NORMAL)) for number, name in enumerate(others)
+    ]
+    algorithm = "bpe" if is_bpe else "unigram"
+    converted = model_of(pieces, algorithm, _compiled(content))
+    _check_same_tokens(config, content, algorithm, converted)
+    return converted
+
+
+def _compiled(content: bytes) -> bytes:
+    """Return the replacements of characters of a `tokenizer.json`; SentencePiece itself removes superfluous spaces."""
+    compiled = b""
+    for step in steps(content):
+        if step["type"] == "Precompiled":
+            compiled = base64.b64decode(step["precompiled_charsmap"])
+        elif step["type"] not in ("Strip", "Replace"):
+            must = f"the normalizer of {FILE} must be one that a SentencePiece model has, for conversion to NeMo"
+            raise InputError(f"{must}; got {step['type']}.")
+    return compiled
+
+
+def _check_same_tokens(config: Mapping[str, Any], content: bytes, algorithm: str, model: bytes) -> None:
+    """Check that a SentencePiece model splits sentences into the pieces of the `tokenizer.json` that it replaces."""
+    sentencepiece_config = {"name": "sentencepiece", "algorithm": algorithm, "vocab_size": config["vocab_size"]}
+    theirs, ours = build_tokenizer({"tokenizer": config}), build_tokenizer({"tokenizer": sentencepiece_config})
+    theirs.load({FILE: content})
+    ours.load({subwords.FILE: with_blank(model)})
+    for sentence in SENTENCES:
+        tokens, others = tokens_of(theirs, sentence), tokens_of(ours, sentence)
+        if tokens != others:
+            must = f"a SentencePiece model must split texts as {FILE} does, for conversion to NeMo"
+            given = [None if ids is None else [theirs.names[token] for token in ids] for ids in (others, tokens)]
+            raise InputError(f"{must}; {shown(sentence)} becomes {shown(given[0])} instead of {shown(given[1])}.")
+
+
+def _tokenizer(model: bytes, algorithm: str) -> tuple[bytes, str]:
+    """Convert a SentencePiece model, which begins with the blank and the unknown piece; move the blank to the end.
+
+    Returns:
+        The content of `tokenizer.json`, and the name of the blank.
+    """
     processor = sentencepiece.SentencePieceProcessor(model_proto=model)
     scores = {processor.id_to_piece(number): processor.get_score(number) for number in range(1, len(processor))}
-    ids = {name: number for number, name in enumerate([*scores, BLANK])}
+    blank = next(name for name in BLANKS if name not in scores)
+    ids = {name: number for number, name in enumerate([*scores, blank])}
     metaspace = {"type": "Metaspace", "replacement": SPACE, "prepend_scheme": "always", "split": True}
     plain = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
     tokenizer = {
         "version": "1.0",
-        "added_tokens": [{"id": ids[name], "content": name, **plain} for name in (processor.id_to_piece(1), BLANK)],
+        "added_tokens": [{"id": ids[name], "content": name, **plain} for name in (processor.id_to_piece(1), blank)],
+        **_normalizer(charsmap(model)),
         "pre_tokenizer": metaspace,
         "decoder": metaspace,
         "model": _unigram(scores) if algorithm == "unigram" else _bpe(scores, ids),
     }
-    return (json.dumps(tokenizer, ensure_ascii=False) + "\n").encode()
+    return (json.dumps(tokenizer, ensure_ascii=False) + "\n").encode(), blank
+
+
+def _normalizer(compiled: bytes) -> dict[str, Any]:
+    """Return the section that normalises texts as SentencePiece does with these replacements of characters."""
+    if not compiled:  # asr normalises the texts
+        return {}
+    steps = [
+        {"type": "Precompiled", "precompiled_charsmap": base64.b64encode(compiled).decode()},
+        {"type": "Strip", "strip_left": False, "strip_right": True},
+        {"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": SPACE},
+    ]
+    return {"normalizer": {"type": "Sequence", "normalizers": steps}}
 
 
 def _unigram(scores: Mapping[str, float]) -> dict[str, Any]:

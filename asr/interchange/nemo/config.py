@@ -258,6 +258,7 @@ def nemo_config(config: Section, vocabulary: list[str], tokenizer: Section) -> d
     if len({encoder["feed_forward_bias"], encoder["attention"]["bias"], encoder["convolution"]["bias"]}) > 1:
         must = "encoder.feed_forward_bias, attention.bias and convolution.bias must be equal for conversion to NeMo"
         raise InputError(f"{must}; got true and false.")
+    window = round(features["frame_length_seconds"] * features["sample_rate"])
     return {
         "sample_rate": features["sample_rate"],
         "log_prediction": True,
@@ -270,6 +271,7 @@ def nemo_config(config: Section, vocabulary: list[str], tokenizer: Section) -> d
             "window_stride": features["frame_shift_seconds"],
             "window": "hann",
             "features": features["num_mel_bins"],
+            "n_fft": 1 << (window - 1).bit_length(),
             "dither": 1e-5,
             "pad_to": 0,
         },

@@ -1,5 +1,6 @@
 """Conversion between bundles of asr and NVIDIA NeMo's Conformers with CTC, a transducer or both."""
 
+import hashlib
 import io
 import re
 from pathlib import Path
@@ -51,9 +52,11 @@ def _convert(files: dict[str, bytes], path: Path, pad_mode: str) -> Converted:
     weights_name = next((name for name in (WEIGHTS, SAFETENSORS) if name in files), None)
     if weights_name is None:
         raise InputError(f"{WEIGHTS}, or {SAFETENSORS}, must exist; both are missing.")
-    content = files[weights_name]
-    tensors = load_tensors(content, weights_name)
-    nemo = with_used_heads(parse(files[CONFIG], CONFIG), tensors)
+    content = files.pop(weights_name)
+    tensors, sha256 = load_tensors(content, weights_name), hashlib.sha256(content).hexdigest()
+    del content  # gigabytes
+    config = parse(files[CONFIG], CONFIG)
+    nemo = with_used_heads(config, tensors)
     if is_transducer(nemo):
         head, section, named = transducer(nemo)
     else:
@@ -61,11 +64,13 @@ def _convert(files: dict[str, bytes], path: Path, pad_mode: str) -> Converted:
         head, section, named = CTC_HEAD, ctc.settings, names(ctc.tensors)
     encoder, features = encoder_config(nemo), features_config(nemo, pad_mode)
     vocabulary = take_vocabulary(nemo, section, files, path)
-    weights = Weights(tensors, content, named, scale(nemo))
+    weights = Weights(tensors, sha256, named, scale(nemo))
     version = nemo.get("nemo_version")
     is_plain = isinstance(version, str) and re.fullmatch(r"[\w.+-]{1,40}", version, re.ASCII)
     writer = f"NeMo {version}" if is_plain else ""
-    return Converted(*convert(path, vocabulary, features, encoder, weights, head), writer)
+    bundle, account, sha256, notes = convert(path, vocabulary, features, encoder, weights, head)
+    unused = [f"{name} is not used: the model has no such head." for name in config if name not in nemo]
+    return Converted(bundle, account, sha256, [*unused, *notes], writer)
 
 
 def to_nemo(bundle: Bundle, path: Path) -> list[tuple[str, bytes]]:
@@ -75,7 +80,7 @@ def to_nemo(bundle: Bundle, path: Path) -> list[tuple[str, bytes]]:
         InputError: the bundle has a part that NeMo does not have.
     """
     model = bundle_recognizer(bundle, path).model
-    pieces, tokenizer, files = give_vocabulary(bundle.files, model.tokenizer.pieces)
+    pieces, tokenizer, files = give_vocabulary(bundle.config["tokenizer"], bundle.files, model.tokenizer.pieces)
     nemo, head = nemo_config(bundle.config, pieces, tokenizer), bundle.config["head"]
     is_ctc = head["name"] == CTC
     sections = (ctc_sections if is_ctc else transducer_sections)(bundle.config, pieces, bool(tokenizer))

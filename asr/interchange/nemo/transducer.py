@@ -195,7 +195,12 @@ def transducer_sections(config: Section, vocabulary: list[str], is_subword: bool
     kind, name = (f"{kind}_bpe", f"{name}BPE") if is_subword else (kind, name)
     sections = {
         "target": f"{MODELS}.{kind}_models.{name}Model",
-        "model_defaults": {"enc_hidden": dim, "pred_hidden": predictor["dim"], "joint_hidden": head["joint_dim"]},
+        "model_defaults": {
+            "enc_hidden": dim,
+            "pred_hidden": predictor["dim"],
+            "joint_hidden": head["joint_dim"],
+            **({"tdt_durations": durations, "num_tdt_durations": len(durations)} if durations else {}),
+        },
         "decoder": {
             "_target_": "nemo.collections.asr.modules.RNNTDecoder",
             "normalization_mode": None,
