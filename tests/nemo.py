@@ -50,10 +50,10 @@ SAMPLE_RATE, WINDOW, FFT_POINTS = 8000, 200, 256
 
 
 @cache
-def sentencepiece_model(num_pieces: int = 40, bos_id: int = -1) -> bytes:
+def sentencepiece_model(num_pieces: int = 40, bos_id: int = -1, tags: tuple[str, ...] = ()) -> bytes:
     """Return a tokenizer as NeMo's recipe trains it: the unknown piece is first, and no control pieces follow.
 
-    A `bos_id` of 0 or more adds the control piece <s>.
+    A `bos_id` of 0 or more adds the control piece <s>; tags are user-defined pieces.
     """
     model = io.BytesIO()
     texts = ["the quick brown fox jumps over the lazy dog", "pack my box with five dozen liquor jugs"]
@@ -65,6 +65,7 @@ def sentencepiece_model(num_pieces: int = 40, bos_id: int = -1) -> bytes:
         character_coverage=1.0,
         bos_id=bos_id,
         eos_id=-1,
+        user_defined_symbols=list(tags),
         minloglevel=2,
     )
     return model.getvalue()
