@@ -17,9 +17,8 @@ from transformers.models.nemotron_asr_streaming.feature_extraction_nemotron_asr_
 from transformers.models.nemotron_asr_streaming.modeling_nemotron_asr_streaming import NemotronAsrStreamingEncoder
 
 from tests import parakeet
-from tests.nemo import vocabulary
+from tests.nemo import LEFT, LOOK_AHEADS, vocabulary
 
-LEFT, LOOK_AHEADS = 12, [3, 0, 1, 5]  # encoder frames; the first look-ahead is the default
 ENCODER = parakeet.ENCODER | {
     "sliding_window": LEFT + 1,
     "default_num_lookahead_tokens": LOOK_AHEADS[0],

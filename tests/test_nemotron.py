@@ -35,9 +35,8 @@ from asr.recognition.latency import set_latency
 from asr.transcribe import main as transcribe
 from asr.tune import main as tune
 from tests import nemotron
-from tests.nemo import CHANNELS, DIM, MELS, nemo_files, write_tar
+from tests.nemo import CAUSAL, CHANNELS, DIM, LEFT, LOOK_AHEADS, MELS, NA_FEATURES, nemo_files, write_tar
 from tests.nemo import member as tar_member
-from tests.nemotron import LEFT, LOOK_AHEADS
 from tests.parakeet import SAMPLE_RATE, change
 from tests.refusals import refused
 from tests.test_conformer_streaming import make, stream
@@ -283,18 +282,9 @@ def test_a_model_without_a_list_has_no_latencies(tmp_path: Path, recording: Path
 # ---- conversion from and to NeMo
 
 
-CAUSAL = {
-    "causal_downsampling": True,
-    "att_context_size": [[LEFT, look_ahead] for look_ahead in LOOK_AHEADS],
-    "att_context_style": "chunked_limited",
-    "conv_norm_type": "layer_norm",
-    "conv_context_size": "causal",
-}
-
-
 def causal_config(kind: str, **changes: Any) -> dict[str, Any]:
     """Return the config of a tiny causal model in NeMo's form."""
-    return config(kind, encoder=CAUSAL | changes, preprocessor={"normalize": "NA"})
+    return config(kind, encoder=CAUSAL | changes, preprocessor=NA_FEATURES)
 
 
 def causal_state(kind: str) -> dict[str, Tensor]:
