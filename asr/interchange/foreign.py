@@ -78,7 +78,7 @@ class Weights(NamedTuple):
         scale: factor by which the toolkit multiplies the subsampling's output; asr does not scale it.
     """
 
-    tensors: Mapping[str, torch.Tensor]
+    tensors: dict[str, torch.Tensor]
     sha256: str
     names: Names
     scale: float
@@ -117,7 +117,7 @@ def convert(
         vocabulary: vocabulary of the model's head.
         features: config of asr's features.
         encoder: config of asr's encoder.
-        weights: weights of the model.
+        weights: weights of the model; its tensors are removed.
         head: config of asr's head and its decoder.
 
     Returns:
@@ -136,6 +136,7 @@ def convert(
     }
     shapes, slaney = _shapes(config, vocabulary.files)
     ours, account = take(weights.tensors, shapes, weights.names, slaney, weights.scale)
+    weights.tensors.clear()  # gigabytes, of which loading the bundle makes another copy
     bundle = Bundle(config, vocabulary.files, ours, card="")
     model = bundle_recognizer(bundle, path).model  # raises an error if the bundle does not load
     notes = [
