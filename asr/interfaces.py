@@ -291,13 +291,15 @@ class StreamingEncoder(Encoder, Protocol):
     """An encoder whose output for consecutive chunks equals its output for the whole utterance.
 
     A chunk has `chunk_frames * stride` feature frames, or another multiple of `stride`; the last chunk of a stream may
-    have any number. A step also takes the right context: the first `ahead` feature frames of the next chunk, by default
-    `right_frames * stride`.
+    have any number. The first chunk of a stream begins with `stride - first_frames` frames that are not read, and then
+    has at least one frame of the stream. A step also takes the right context: the first `ahead` feature frames of the
+    next chunk, by default `right_frames * stride`.
     """
 
     chunk_frames: int | None  # encoder frames of a chunk; None: a chunk is the whole utterance
     left_frames: int  # encoder frames before a chunk that the chunk attends to
     right_frames: int  # right context: encoder frames after a chunk that the chunk attends to
+    first_frames: int  # feature frames that the first encoder frame of a stream needs, at most `stride`
 
     def initial_state(self, batch: int, left_frames: int | None = None) -> State: ...
     def step(

@@ -47,6 +47,7 @@ def stream(
 ) -> tuple[Tensor, dict[int, Tensor], State]:
     """Encode an utterance's frames (T, F) chunk by chunk with right context."""
     state, outs, tapped = encoder.initial_state(1), [], []
+    features = nn.functional.pad(features, (0, 0, encoder.stride - encoder.first_frames, 0), value=math.nan)
     size, right = chunk * encoder.stride, encoder.right_frames * encoder.stride
     for begin in range(0, len(features), size):
         seen = features[begin : begin + size + right]
@@ -309,20 +310,22 @@ def test_the_config_selects_a_feature_normalisation_without_future_frames() -> N
     assert resolved("encoder=conformer_streaming_s")["features"]["normalize"]["name"] == "global_cmvn"
 
 
-@pytest.mark.parametrize("subsampling", ["strided_conv", "depthwise_conv"])
+@pytest.mark.parametrize("subsampling", ["strided_conv", "depthwise_conv", "causal_conv"])
 @torch.no_grad()
 def test_subsampling_continues_across_chunks(subsampling: str) -> None:
     make_it = component("encoder/subsampling", {"name": subsampling, "num_channels": 6, "dropout": 0.0})
     for dim in (20, 7):
         module = make_it(dim, 8).double()
+        unread = module.stride - module.first_frames
         for frames in (1, 2, 5, 8, 33, 100):
             features = torch.randn(2, frames, dim, dtype=torch.float64)
             lengths = torch.tensor([frames, (frames + 1) // 2])
             expected, expected_lengths = module(features, lengths)
+            features = nn.functional.pad(features, (0, 0, unread, 0), value=math.nan)
             for size in (module.stride, 3 * module.stride):
                 state, outs, counts = module.initial_state(2), [], []
-                for start in range(0, frames, size):
-                    left = (lengths - start).clamp(0, size)
+                for start in range(0, unread + frames, size):
+                    left = (unread + lengths - start).clamp(0, size)
                     out, out_lengths, state = module.step(features[:, start : start + size], left, state)
                     outs.append(out)
                     counts.append(out_lengths)

@@ -23,8 +23,9 @@ from asr.checkpoint.bundle import read_bundle
 from asr.checkpoint.load import load_recognizer
 from asr.convert import main
 from asr.errors import InputError
-from asr.interchange.nemo.config import encoder_config, features_config
+from asr.interchange.nemo.config import features_config
 from asr.interchange.nemo.convert import from_nemo
+from asr.interchange.nemo.encoder import encoder_config
 from asr.recognition.recognizer import Recognizer
 from tests.conftest import SHARED
 from tests.forked import run_module
@@ -312,7 +313,7 @@ REFUSED: dict[str, dict[str, Any]] = {  # settings with a single supported value
         "reduction": "striding",
         "self_attention_model": "abs_pos",
         "att_context_size": [[70, 13], [70, 0]],
-        "att_context_style": "chunked_limited",
+        "att_context_style": "chunked_limited_with_rc",
         "att_chunk_context_size": [[70], [13], [7]],
         "conv_norm_type": "group_norm4",
         "conv_context_size": [4, 0],
@@ -322,7 +323,7 @@ REFUSED: dict[str, dict[str, Any]] = {  # settings with a single supported value
     },
     "preprocessor": {
         "window": "hamming",
-        "normalize": "NA",
+        "normalize": "all_features",
         "n_fft": 1024,
         "preemph": None,
         "lowfreq": 20,
@@ -351,10 +352,11 @@ def test_an_unsupported_value_is_refused_in_one_line_that_names_the_setting(
 
 def test_every_setting_with_only_one_supported_value_is_tested(monkeypatch: pytest.MonkeyPatch) -> None:
     checked: dict[str, set[str]] = {}
-    monkeypatch.setattr(
-        "asr.interchange.nemo.config.check",
-        lambda settings, section, others, fixed: checked.setdefault(section, set()).update(fixed),
-    )
+    for module in ("config", "encoder"):
+        monkeypatch.setattr(
+            f"asr.interchange.nemo.{module}.check",
+            lambda settings, section, others, fixed: checked.setdefault(section, set()).update(fixed),
+        )
     encoder_config(nemo_config())
     features_config(nemo_config(), "zeros")
     assert checked == {section: set(settings) for section, settings in REFUSED.items()}

@@ -37,13 +37,14 @@ def by_loops(module: Any, name: str, x: Tensor) -> Tensor:
     """Compute the convolution module of arXiv:2005.08100, figure 2, for one utterance (T, D), tap by tap."""
     dilation = DILATION if name == "dilated_convolution" else 1
     convolution = module.convolution if name == "plain_convolution" else module.depthwise
+    latest = 0 if name == "causal_convolution" else KERNEL // 2  # frames after the output frame
     left, right = module.pointwise1(x).chunk(2, dim=-1)
     gated = left * right.sigmoid()
     rows = []
     for frame in range(len(x)):
         row = convolution.bias
         for tap in range(KERNEL):
-            seen = frame + (tap - KERNEL // 2) * dilation
+            seen = frame + (tap + 1 - KERNEL + latest) * dilation
             if 0 <= seen < len(x):
                 weight = convolution.weight[:, :, tap]  # (D, D), or (D, 1)
                 row = row + (weight @ gated[seen] if weight.shape[1] > 1 else weight[:, 0] * gated[seen])

@@ -38,7 +38,7 @@ class Kept(NamedTuple):
 
     Args:
         keys_values: keys and values of the attention, (B, M, 2D).
-        frames: inputs of the convolution, (B, kernel // 2, D).
+        frames: inputs of the convolution, (B, num_kept, D).
     """
 
     keys_values: Tensor
@@ -49,11 +49,11 @@ class Kept(NamedTuple):
         return self.keys_values
 
     def frames_before(self, new: Tensor) -> Tensor:
-        """Return the convolution's inputs at the earlier frames, (B, kernel // 2, D); `new` is (B, Q, D)."""
+        """Return the convolution's inputs at the earlier frames, (B, num_kept, D); `new` is (B, Q, D)."""
         return self.frames
 
     def after(self, keys_values: Tensor, frames: Tensor) -> "Kept":
-        """Return a state with the results for earlier and new frames, (B, M + Q, 2D) and (B, kernel // 2 + Q, D)."""
+        """Return a state with the results for earlier and new frames, (B, M + Q, 2D) and (B, num_kept + Q, D)."""
         return Kept(keys_values, frames)
 
 
@@ -64,7 +64,7 @@ class Chunks(NamedTuple):
         batch: B, number of utterances.
         frames: c, number of frames of a chunk. The other frames of a row are right context, which the next row repeats.
         left: M, number of frames before a chunk to which the chunk attends.
-        num_before: kernel // 2, number of frames before a chunk that the convolution needs.
+        num_before: number of frames before a chunk that the convolution needs, its `num_kept`.
     """
 
     batch: int
@@ -93,7 +93,7 @@ class Chunks(NamedTuple):
         return self.cut(self.joined(new), self.left, 0)
 
     def frames_before(self, new: Tensor) -> Tensor:
-        """Return the convolution's inputs before each chunk, (B n, kernel // 2, D); `new` is (B n, Q, D)."""
+        """Return the convolution's inputs before each chunk, (B n, num_before, D); `new` is (B n, Q, D)."""
         return self.cut(self.joined(new), self.num_before, 0)
 
     def after(self, keys_values: Tensor, frames: Tensor) -> None:
@@ -174,6 +174,7 @@ class ConformerStreaming(nn.Module):
         self.training_right_frames = training_right_frames
         self.subsampling = subsampling(input_dim, dim)
         self.stride: int = self.subsampling.stride
+        self.first_frames: int = self.subsampling.first_frames
         self.output_lengths = self.subsampling.output_lengths
         self.blocks = nn.ModuleList(
             ConformerStreamingBlock(
@@ -231,7 +232,8 @@ class ConformerStreaming(nn.Module):
 
         Args:
             features: features of the chunk and of its right context, (B, T, F). The number of frames of the chunk is a
-                multiple of `stride`; the next chunk begins with this right context.
+                multiple of `stride`; the next chunk begins with this right context. The first chunk of a stream begins
+                with `stride - first_frames` frames that are not read.
             feature_lengths: number of valid frames of each stream, (B,). It is less than T only for streams that end;
                 their frames must be padded to T (`asr.recognition.cached_stream.with_room`).
             state: state of the streams; its size determines the left context.
@@ -316,7 +318,7 @@ def _check_parts(block: ConformerStreamingBlock) -> int:
     """
     parts: dict[str, tuple[Attention | Convolution, str]] = {
         "attention": (block.attention, "relative_attention or local_attention"),
-        "convolution": (block.convolution, "depthwise_convolution"),
+        "convolution": (block.convolution, "depthwise_convolution or causal_convolution"),
     }
     for name, (part, choices) in parts.items():
         if part.streaming is None:

@@ -82,6 +82,7 @@ def block_names(
         "convolution.pointwise1": "conv.pointwise_conv1",
         "convolution.depthwise": "conv.depthwise_conv",
         "convolution.norm": f"conv.{norm}",
+        "convolution.norm.norm": f"conv.{norm}",  # norm=layer_norm
         "convolution.pointwise2": "conv.pointwise_conv2",
         "norm_feed_forward2": "norm_feed_forward2",
         "feed_forward2.linear1": "feed_forward2.linear1",

@@ -29,14 +29,16 @@ CURES = {
 HIDDEN = re.compile(r"<\|.*\|>|<[a-z]{2}-[A-Z]{2}>|<EOU>|<EOB>|<pad>|</?s>")
 FULL_ATTENTION, LOCAL_ATTENTION = "relative_attention", "local_attention"
 CTC, TRANSDUCER = "ctc", "transducer"  # heads of asr that the other toolkits also have
-PARTS = {  # parts of asr that the other toolkits also have
-    "encoder": ("conformer",),
-    "encoder.convolution": ("depthwise_convolution",),
-    "encoder.norm": ("masked_batch_norm",),
+CONFORMER = "conformer"
+PARTS = {  # parts of asr that the other toolkits also have, with any encoder
     "encoder.activation": ("swish",),
     "features": ("slaney_fbank",),
-    "features.normalize": ("utterance_cmvn",),
     "head": (CTC, TRANSDUCER),
+}
+CONFORMER_PARTS: dict[str, tuple[str, ...]] = {  # parts of a Conformer for whole recordings
+    "encoder.convolution": ("depthwise_convolution",),
+    "encoder.norm": ("masked_batch_norm",),
+    "features.normalize": ("utterance_cmvn",),
 }
 
 
@@ -183,23 +185,20 @@ def kind_of(head: Mapping[str, Any]) -> str:
     return "TDT" if head["durations"] else "RNNT"
 
 
-def check_parts(
-    config: Mapping[str, Any], toolkit: str, subsamplings: tuple[str, ...], attentions: tuple[str, ...]
-) -> None:
+def check_parts(config: Mapping[str, Any], toolkit: str, encoders: Mapping[str, Mapping[str, tuple[str, ...]]]) -> None:
     """Check that another toolkit has all parts of an asr model.
 
     Args:
         config: config of the model.
         toolkit: name of the toolkit.
-        subsamplings: names of asr's subsamplings that the toolkit has.
-        attentions: names of asr's attentions that the toolkit has.
+        encoders: for each of asr's encoders that the toolkit has, the names of the parts that it has with this encoder.
 
     Raises:
         InputError: the toolkit does not have a part; the message names the first such part.
     """
     if PROMPT in config:
         raise InputError(f"a model must have no prompt for conversion to {toolkit}; got {config[PROMPT]['name']}.")
-    needed: dict[str, tuple[str, ...]] = {**PARTS, "encoder.subsampling": subsamplings, "encoder.attention": attentions}
+    needed = {"encoder": tuple(encoders), **PARTS, **encoders.get(config["encoder"]["name"], {})}
     if config["head"]["name"] == TRANSDUCER:
         needed["head.predictor"] = ("lstm",)
     for name, parts in needed.items():
@@ -211,7 +210,7 @@ def check_parts(
             raise InputError(f"{must}; got {shown(given)}.{CURES.get(name, '')}")
     for name in ("encoder.norm", "features.normalize"):
         section, _, key = name.partition(".")
-        eps = config[section][key]["eps"]
+        eps = config[section][key].get("eps", EPS)  # features.normalize=none has no eps
         if eps != EPS:
             raise InputError(f"{name}.eps must be {EPS}, as in {toolkit}; got {shown(eps)}.")
     beta = config["encoder"]["activation"]["beta"]

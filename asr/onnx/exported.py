@@ -35,6 +35,7 @@ class OnnxStreamingEncoder:
         self.chunk_frames = made_of.chunk_frames
         self.left_frames = made_of.left_frames
         self.right_frames = made_of.right_frames
+        self.first_frames = made_of.first_frames
         meta = made_of.initial_state(1)
         self._state = {name: torch.zeros(rows.shape[1:], dtype=rows.dtype) for name, rows in meta.items()}
 

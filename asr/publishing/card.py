@@ -62,7 +62,8 @@ Save this program as `stream.py` in the folder of the other files. It prints the
 state's tensors have the prefix `next.`. The initial state is all zeros. The number of frames of a chunk is any multiple
 of {stride}; the last chunk may have any number. {right} frames of right context follow each chunk; they are also the
 first frames of the next chunk. `feature_lengths` is the number of valid frames in the chunk and its right context. At
-the end of a stream, the missing frames may have any value.
+the end of a stream, the missing frames may have any value. The first chunk of a stream begins with {unread} frames that
+the model does not read; they count as valid frames.
 """
 
 _CARD = """# {name}
@@ -184,8 +185,8 @@ def _by_sherpa(model: Model, names: Collection[str]) -> str:
 def _streamed(model: Model) -> str:
     """Return the section on streams."""
     encoder = cast(StreamingEncoder, model.encoder)
-    right = encoder.right_frames * encoder.stride
-    return _STREAMED.format(python=of_stream(model), stride=encoder.stride, right=right)
+    right, unread = encoder.right_frames * encoder.stride, encoder.stride - encoder.first_frames
+    return _STREAMED.format(python=of_stream(model), stride=encoder.stride, right=right, unread=unread)
 
 
 def described(program: "ModelProto") -> str:

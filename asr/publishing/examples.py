@@ -92,7 +92,8 @@ for value in step.get_inputs()[2:]:
 pieces = [line.rsplit(" ", 1)[0].replace("\\u2581", " ") for line in open("tokens.txt", encoding="utf-8")]
 samples = np.zeros(0, dtype=np.float32)  # samples on which later frames depend
 given = 0  # number of frames of these samples that are already in `waiting` or recognised
-waiting = np.zeros((0, {features_dim}), dtype=np.float32)  # frames of an incomplete chunk
+# Frames of an incomplete chunk; the first chunk of a stream begins with {unread} frames that the model does not read.
+waiting = np.zeros(({unread}, {features_dim}), dtype=np.float32)
 last = 0  # token of the previous frame
 
 
@@ -187,6 +188,7 @@ def of_stream(model: Model) -> str:
         chunk=chunk * model.encoder.stride,
         chunk_seconds=chunk * model.frame_seconds,
         right=encoder.right_frames * model.encoder.stride,
+        unread=encoder.stride - encoder.first_frames,
         features_dim=features.dim,
         sample_rate=features.sample_rate,
         block=features.sample_rate // 10,

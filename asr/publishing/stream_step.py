@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, cast
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from asr.interfaces import StreamingEncoder
@@ -75,7 +76,9 @@ def difference(expected: Recognizer, actual: Recognizer, audio: Mapping[str, Ten
     )
     stride, right = encoders[0].stride, encoders[0].right_frames * encoders[0].stride
     for name, waveform in audio.items():
-        features = expected.model.features(waveform)[None]
+        features = F.pad(expected.model.features(waveform), (0, 0, encoders[0].stride - encoders[0].first_frames, 0))[
+            None
+        ]
         for chunk in (chunk_frames(encoders[0]), 2 * chunk_frames(encoders[0]) + 1):
             states = [encoder.initial_state(1) for encoder in encoders]
             for number, begin in enumerate(range(0, features.shape[1], chunk * stride)):

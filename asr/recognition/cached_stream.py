@@ -68,7 +68,8 @@ class CachedStream:
         own = {} if settings.language is None else {LANGUAGE: settings.language}
         self.conditions = model.labels.conditions([own])
         self._remainder = Remainder()
-        self._features = torch.zeros(0, model.features.dim)  # features of the incomplete next chunk, (T, F)
+        self._unread = encoder.stride - encoder.first_frames  # frames at the start of the buffer, read by no network
+        self._features = torch.zeros(self._unread, model.features.dim)  # features of the incomplete next chunk, (T, F)
         self.decoded = self.decode.initial_state()
         self._placed = NO_TOKENS  # first tokens of a long unfinished word; the decoder's state no longer contains them
         self._hypothesis = NO_TOKENS  # tokens after `_placed`
@@ -107,11 +108,12 @@ class CachedStream:
     @property
     def is_ready(self) -> bool:
         """Whether a chunk is complete."""
-        return len(self._features) >= (1 if self.at_end else self.chunk + self.right)
+        return len(self._features) >= (self._unread + 1 if self.at_end else self.chunk + self.right)
 
     def next_chunk(self) -> Tensor:
         """Return the next chunk with its right context, and remove the chunk from the buffer."""
         seen, self._features = self._features[: self.chunk + self.right], self._features[self.chunk :].clone()
+        self._unread = 0
         return seen
 
     def take(self, hypotheses: list[Hypothesis], state: object, num_frames: int, log_probs: Tensor | None) -> Captions:

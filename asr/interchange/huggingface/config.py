@@ -5,12 +5,16 @@ An unknown key, or a setting that asr does not support, is an error.
 
 import math
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 from asr.build import decoders_of
 from asr.decode.choice import greedy_decoder
 from asr.errors import InputError
+from asr.interchange import causal
 from asr.interchange.foreign import (
+    CONFORMER,
+    CONFORMER_PARTS,
     CTC,
     CTC_HEAD,
     EPS,
@@ -20,10 +24,11 @@ from asr.interchange.foreign import (
     check_parts,
     kind_of,
 )
+from asr.interchange.huggingface import streaming
 from asr.interchange.section import Section, as_yaml, check, mapping, whole
 from asr.settings.conf import default_settings
 
-SUBSAMPLING, FACTOR = "depthwise_conv", 8
+FACTOR = 8
 PREEMPHASIS = 0.97
 DURATIONS = [0, 1, 2, 3, 4]  # transformers' default
 MAX_SYMBOLS = 10  # transformers' default
@@ -43,6 +48,11 @@ KEYS = {
     "parakeet_ctc": MODEL_KEYS,
     "parakeet_rnnt": TRANSDUCER_KEYS,
     "parakeet_tdt": TRANSDUCER_KEYS | {"durations"},
+    streaming.MODEL: TRANSDUCER_KEYS,
+}
+ENCODERS: dict[str, dict[str, tuple[str, ...]]] = {  # encoders and parts of asr that transformers has
+    CONFORMER: CONFORMER_PARTS | {"encoder.subsampling": ("depthwise_conv",), "encoder.attention": (FULL_ATTENTION,)},
+    causal.STREAMING: causal.PARTS,
 }
 ENCODER_KEYS = GENERAL_KEYS | {
     *("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "conv_kernel_size"),
@@ -50,6 +60,7 @@ ENCODER_KEYS = GENERAL_KEYS | {
     *("dropout", "dropout_positions", "layerdrop", "activation_dropout", "attention_dropout"),
     *("max_position_embeddings", "num_key_value_heads"),
 }
+EXTRACTOR, PROCESSOR_CLASS = "ParakeetFeatureExtractor", "ParakeetProcessor"
 FEATURES_KEYS = {
     *("feature_size", "sampling_rate", "hop_length", "win_length"),
     *("feature_extractor_type", "processor_class", "padding_side", "padding_value", "return_attention_mask"),
@@ -60,24 +71,35 @@ def encoder_section(config: Section) -> Section:
     """Return the encoder's section."""
     kind = config.get("model_type")
     if not isinstance(kind, str) or kind not in KEYS:
-        raise InputError(f"model_type must be parakeet_ctc, parakeet_rnnt or parakeet_tdt; got {as_yaml(kind)}.")
-    activations = {} if kind == "parakeet_ctc" else {"hidden_act": ("relu", JOINT_ACTIVATIONS)}
-    check(config, "config", KEYS[kind], activations)
+        *others, last = KEYS
+        raise InputError(f"model_type must be {', '.join(others)} or {last}; got {as_yaml(kind)}.")
+    fixed: dict[str, Any] = {} if kind == "parakeet_ctc" else {"hidden_act": ("relu", JOINT_ACTIVATIONS)}
+    fixed |= {"durations": ([], ([],))} if kind == streaming.MODEL else {}
+    check(config, "config", KEYS[kind], fixed)
     return mapping(config.get("encoder_config"), "encoder_config")
 
 
-def encoder_config(config: Section) -> dict[str, Any]:
+def is_streaming(config: Section) -> bool:
+    """Whether a model of transformers has a causal encoder."""
+    return config["model_type"] == streaming.MODEL
+
+
+def encoder_config(config: Section, processor: Section = MappingProxyType({})) -> dict[str, Any]:
     """Return the config of asr's encoder.
+
+    Args:
+        config: config of the model.
+        processor: config of the model's processor, which contains the look-aheads of a causal encoder.
 
     Raises:
         InputError: asr does not support a setting.
     """
-    theirs = encoder_section(config)
+    theirs, is_causal = encoder_section(config), is_streaming(config)
     dim, num_heads = whole(theirs, "encoder_config.hidden_size", 1024), _heads(theirs)
     check(
         theirs,
         "encoder_config",
-        ENCODER_KEYS,
+        ENCODER_KEYS | (streaming.ENCODER_KEYS if is_causal else set()),
         {
             "hidden_act": ("silu", ("silu", "swish")),
             "subsampling_factor": (FACTOR, (FACTOR,)),
@@ -87,8 +109,8 @@ def encoder_config(config: Section) -> dict[str, Any]:
     )
     inner = whole(theirs, "encoder_config.intermediate_size", 4096)
     attention_bias, convolution_bias = (_switch(theirs, f"{part}_bias") for part in ("attention", "convolution"))
-    return {
-        "name": "conformer",
+    encoder = {
+        "name": CONFORMER,
         "dim": dim,
         "num_layers": whole(theirs, "encoder_config.num_hidden_layers", 24),
         "num_heads": num_heads,
@@ -96,7 +118,7 @@ def encoder_config(config: Section) -> dict[str, Any]:
         "feed_forward_bias": attention_bias,
         "dropout": theirs.get("activation_dropout", 0.1),
         "subsampling": {
-            "name": SUBSAMPLING,
+            "name": "depthwise_conv",
             "num_channels": whole(theirs, "encoder_config.subsampling_conv_channels", 256),
             "dropout": theirs.get("dropout", 0.1),
         },
@@ -109,6 +131,7 @@ def encoder_config(config: Section) -> dict[str, Any]:
         "norm": default_settings("encoder/norm", "masked_batch_norm") | {"eps": EPS},
         "activation": default_settings("encoder/activation", "swish"),
     }
+    return causal.causal(encoder, *streaming.contexts(theirs, processor), "encoder_config") if is_causal else encoder
 
 
 def head_config(config: Section) -> HeadConfig:
@@ -183,9 +206,10 @@ def features_config(config: Section, theirs: Section, pad_mode: str) -> dict[str
     Raises:
         InputError: asr does not support a setting.
     """
-    extractor = theirs.get("feature_extractor_type", "ParakeetFeatureExtractor")
-    if extractor != "ParakeetFeatureExtractor":
-        raise InputError(f"feature_extractor_type must be ParakeetFeatureExtractor; got {as_yaml(extractor)}.")
+    needed = streaming.EXTRACTOR if is_streaming(config) else EXTRACTOR
+    extractor = theirs.get("feature_extractor_type", needed)
+    if extractor != needed:
+        raise InputError(f"feature_extractor_type must be {needed}; got {as_yaml(extractor)}.")
     sample_rate = whole(theirs, "preprocessor.sampling_rate", 16000)
     window, hop = whole(theirs, "preprocessor.win_length", 400), whole(theirs, "preprocessor.hop_length", 160)
     for name, samples in (("win_length", window), ("hop_length", hop)):
@@ -196,7 +220,11 @@ def features_config(config: Section, theirs: Section, pad_mode: str) -> dict[str
         theirs,
         "preprocessor",
         FEATURES_KEYS,
-        {"n_fft": (512, (fft_points,)), "preemphasis": (PREEMPHASIS, (PREEMPHASIS,))},
+        {
+            "n_fft": (512, (fft_points,)),
+            "preemphasis": (PREEMPHASIS, (PREEMPHASIS,)),
+            "mel_filters_dtype": ("float32", ("float32",)),
+        },
     )
     num_mel_bins = whole(theirs, "preprocessor.feature_size", 80)
     expected = whole(encoder_section(config), "encoder_config.num_mel_bins", 80)
@@ -204,6 +232,7 @@ def features_config(config: Section, theirs: Section, pad_mode: str) -> dict[str
         raise InputError(
             f"encoder_config.num_mel_bins must be preprocessor.feature_size, {num_mel_bins}; got {expected}."
         )
+    cmvn = default_settings("features/normalize", "utterance_cmvn") | {"eps": EPS}
     return {
         "name": "slaney_fbank",
         "sample_rate": sample_rate,
@@ -211,7 +240,7 @@ def features_config(config: Section, theirs: Section, pad_mode: str) -> dict[str
         "frame_length_seconds": window / sample_rate,
         "frame_shift_seconds": hop / sample_rate,
         "pad_mode": pad_mode,
-        "normalize": default_settings("features/normalize", "utterance_cmvn") | {"eps": EPS},
+        "normalize": {"name": "none"} if is_streaming(config) else cmvn,
     }
 
 
@@ -226,7 +255,7 @@ def huggingface_config(config: Mapping[str, Any], vocab_size: int, blank: int) -
     Raises:
         InputError: the model has a part that transformers' Parakeet does not have.
     """
-    check_parts(config, "Hugging Face", (SUBSAMPLING,), (FULL_ATTENTION,))
+    check_parts(config, "Hugging Face", ENCODERS)
     encoder, features = config["encoder"], config["features"]
     if encoder["feed_forward_bias"] != encoder["attention"]["bias"]:
         must = "encoder.feed_forward_bias must equal encoder.attention.bias for conversion to Hugging Face"
@@ -263,6 +292,7 @@ def huggingface_config(config: Mapping[str, Any], vocab_size: int, blank: int) -
             "activation_dropout": encoder["dropout"],
             "attention_dropout": encoder["dropout"],
             "max_position_embeddings": MAX_FRAMES,
+            **(streaming.encoder_settings(encoder) if encoder["name"] == causal.STREAMING else {}),
         },
     }
 
@@ -271,6 +301,11 @@ def _head_settings(config: Mapping[str, Any], blank: int) -> dict[str, Any]:
     """Return the settings of transformers' config for an asr head."""
     head, kind = config["head"], kind_of(config["head"])
     settings: dict[str, Any] = {"architectures": [f"ParakeetFor{kind}"], "model_type": f"parakeet_{kind.lower()}"}
+    if config["encoder"]["name"] == causal.STREAMING:
+        settings = {"architectures": [streaming.ARCHITECTURE], "model_type": streaming.MODEL}
+        if kind != "RNNT":
+            must = "head must be transducer for conversion of a streaming model to Hugging Face"
+            raise InputError(f"{must}; got {kind}.")
     if head["name"] == CTC:
         return settings
     predictor = head["predictor"]
@@ -288,17 +323,18 @@ def _head_settings(config: Mapping[str, Any], blank: int) -> dict[str, Any]:
     }
 
 
-def preprocessor_config(window: int, hop: int, features: Mapping[str, Any]) -> dict[str, Any]:
+def preprocessor_config(is_causal: bool, window: int, hop: int, features: Mapping[str, Any]) -> dict[str, Any]:
     """Return the config of transformers' feature extractor.
 
     Args:
+        is_causal: whether the model has a causal encoder.
         window: length of the window, in samples.
         hop: length of the hop, in samples.
         features: config of asr's features.
     """
     return {
-        "feature_extractor_type": "ParakeetFeatureExtractor",
-        "processor_class": "ParakeetProcessor",
+        "feature_extractor_type": streaming.EXTRACTOR if is_causal else EXTRACTOR,
+        "processor_class": streaming.PROCESSOR_CLASS if is_causal else PROCESSOR_CLASS,
         "feature_size": features["num_mel_bins"],
         "sampling_rate": features["sample_rate"],
         "hop_length": hop,

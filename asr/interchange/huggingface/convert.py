@@ -13,12 +13,15 @@ from asr.checkpoint.load import bundle_recognizer
 from asr.features.slaney_fbank import SlaneyFbank
 from asr.interchange.account import SAME, SUM, Names, block_names, give, outputs, stages
 from asr.interchange.foreign import CTC, Converted, Weights, convert, errors_of
+from asr.interchange.huggingface import streaming
 from asr.interchange.huggingface.config import (
+    PROCESSOR_CLASS,
     blank_of,
     encoder_config,
     features_config,
     head_config,
     huggingface_config,
+    is_streaming,
     preprocessor_config,
     scale,
 )
@@ -42,6 +45,13 @@ CTC_BESIDE = "head.ctc."  # prefix of the names of a CTC head's tensors in a mod
 OUTSIDE = stages("encoder.subsampling.layers") | {
     "encoder.subsampling.linear": "encoder.subsampling.linear",
     "head.linear": "ctc_head",
+}
+CAUSAL_STAGES = {
+    "encoder.subsampling.stages.0": "encoder.subsampling.conv_in",
+    "encoder.subsampling.stages.1.0": "encoder.subsampling.layers.0.depthwise_conv",
+    "encoder.subsampling.stages.1.1": "encoder.subsampling.layers.0.pointwise_conv",
+    "encoder.subsampling.stages.2.0": "encoder.subsampling.layers.1.depthwise_conv",
+    "encoder.subsampling.stages.2.1": "encoder.subsampling.layers.1.pointwise_conv",
 }
 BLOCK = block_names(("q_proj", "k_proj", "v_proj"), "relative_k_proj", ("bias_u", "bias_v"), "o_proj", norm="norm")
 
@@ -82,8 +92,8 @@ def from_huggingface(path: Path, pad_mode: str) -> Converted:
     """
     with errors_of(path):
         files = read_files(path)
-        config, preprocessor = read_config(files)
-        encoder, features = encoder_config(config), features_config(config, preprocessor, pad_mode)
+        config, preprocessor, processor = read_config(files)
+        encoder, features = encoder_config(config, processor), features_config(config, preprocessor, pad_mode)
         head, (vocab_size, blank) = head_config(config), blank_of(config)
         vocabulary = take_vocabulary(files[TOKENIZER], vocab_size, blank)
         content = files.pop(WEIGHTS)
@@ -97,7 +107,8 @@ def from_huggingface(path: Path, pad_mode: str) -> Converted:
 
 
 def _names(config: Section, blank: int) -> Names:
-    return names(blank) if config["model_type"] == "parakeet_ctc" else transducer_names(blank)
+    named = names(blank) if config["model_type"] == "parakeet_ctc" else transducer_names(blank)
+    return named._replace(outside={**named.outside, **CAUSAL_STAGES}) if is_streaming(config) else named
 
 
 def to_huggingface(bundle: Bundle, path: Path) -> dict[str, bytes]:
@@ -117,8 +128,10 @@ def to_huggingface(bundle: Bundle, path: Path) -> dict[str, bytes]:
     is_ctc = bundle.config["head"]["name"] == CTC
     return {
         CONFIG: _json(config),
-        **({} if is_ctc else _transducer_files(config, tokenizer)),
-        PREPROCESSOR: _json(preprocessor_config(features.window, features.hop, bundle.config["features"])),
+        **({} if is_ctc else _transducer_files(config, bundle.config["encoder"], tokenizer)),
+        PREPROCESSOR: _json(
+            preprocessor_config(is_streaming(config), features.window, features.hop, bundle.config["features"])
+        ),
         TOKENIZER: tokenizer.content,
         TOKENIZER_CONFIG: _json(tokenizer.settings),
         WEIGHTS: save(tensors, {"format": "pt"}),
@@ -130,10 +143,13 @@ def names_left_out(bundle: Bundle) -> list[str]:
     return [name for name in bundle.weights if name.startswith(CTC_BESIDE)]
 
 
-def _transducer_files(config: Section, tokenizer: Written) -> dict[str, bytes]:
+def _transducer_files(config: Section, encoder: Section, tokenizer: Written) -> dict[str, bytes]:
     """Return a transducer's configs for generation (the start token of the search) and for the processor (decoding)."""
-    kind = config["model_type"].removeprefix("parakeet_")
-    processor = {"processor_class": "ParakeetProcessor", "decoder_type": kind, "blank_token": tokenizer.blank_piece}
+    if is_streaming(config):
+        processor = {"processor_class": streaming.PROCESSOR_CLASS, **streaming.processor_settings(encoder)}
+    else:
+        processor = {"processor_class": PROCESSOR_CLASS, "decoder_type": config["model_type"].removeprefix("parakeet_")}
+    processor |= {"blank_token": tokenizer.blank_piece}
     generation = {"decoder_start_token_id": tokenizer.blank, "pad_token_id": tokenizer.blank}
     return {GENERATION: _json(generation), PROCESSOR: _json(processor)}
 

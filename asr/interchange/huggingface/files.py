@@ -41,19 +41,21 @@ def read_files(folder: Path) -> dict[str, bytes]:
     return files
 
 
-def read_config(files: dict[str, bytes]) -> tuple[Section, Section]:
-    """Read the configs of the model and of its feature extractor; the latter may be in the processor's config.
+def read_config(files: dict[str, bytes]) -> tuple[Section, Section, Section]:
+    """Read the configs of the model, of its feature extractor and of its processor.
+
+    The config of the feature extractor may be in that of the processor, which is empty if there is none.
 
     Raises:
         InputError: a config is missing or damaged.
     """
     config = mapping(parse_json(files[CONFIG], CONFIG), CONFIG)
+    processor = mapping(parse_json(files[PROCESSOR], PROCESSOR), PROCESSOR) if PROCESSOR in files else {}
     if PREPROCESSOR in files:
-        return config, mapping(parse_json(files[PREPROCESSOR], PREPROCESSOR), PREPROCESSOR)
+        return config, mapping(parse_json(files[PREPROCESSOR], PREPROCESSOR), PREPROCESSOR), processor
     if PROCESSOR not in files:
         raise InputError(f"{PREPROCESSOR}, or {PROCESSOR}, must exist; both are missing.")
-    processor = mapping(parse_json(files[PROCESSOR], PROCESSOR), PROCESSOR)
-    return config, mapping(processor.get("feature_extractor"), f"{PROCESSOR}: feature_extractor")
+    return config, mapping(processor.get("feature_extractor"), f"{PROCESSOR}: feature_extractor"), processor
 
 
 def replace_huggingface(folder: Path, files: Mapping[str, bytes]) -> None:

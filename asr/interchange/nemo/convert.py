@@ -18,13 +18,12 @@ from asr.interchange.nemo.archive import read_files
 from asr.interchange.nemo.config import (
     ctc_head,
     ctc_sections,
-    encoder_config,
     features_config,
     nemo_config,
     parse,
-    scale,
     with_used_heads,
 )
+from asr.interchange.nemo.encoder import encoder_config, nemo_encoder, scale
 from asr.interchange.nemo.tokenizer import give_vocabulary, take_vocabulary
 from asr.interchange.nemo.transducer import is_transducer, names, transducer, transducer_names, transducer_sections
 from asr.interchange.nemo_files import CONFIG, SAFETENSORS, WEIGHTS
@@ -79,12 +78,12 @@ def to_nemo(bundle: Bundle, path: Path) -> list[tuple[str, bytes]]:
     Raises:
         InputError: the bundle has a part that NeMo does not have.
     """
-    model = bundle_recognizer(bundle, path).model
+    model, encoder = bundle_recognizer(bundle, path).model, nemo_encoder(bundle.config)
     pieces, tokenizer, files = give_vocabulary(bundle.config["tokenizer"], bundle.files, model.tokenizer.pieces)
     nemo, head = nemo_config(bundle.config, pieces, tokenizer), bundle.config["head"]
     is_ctc = head["name"] == CTC
     sections = (ctc_sections if is_ctc else transducer_sections)(bundle.config, pieces, bool(tokenizer))
-    nemo = {"target": sections.pop("target"), **nemo, **sections}
+    nemo = {"target": sections.pop("target"), **nemo, "encoder": encoder, **sections}
     named = names() if is_ctc else transducer_names(head, len(pieces))
     assert isinstance(model.features, SlaneyFbank)
     weights = io.BytesIO()

@@ -1,0 +1,47 @@
+"""Settings of transformers' causal streaming models (NemotronAsrStreaming): an RNNT with a causal encoder."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from asr.errors import InputError
+from asr.interchange import causal
+from asr.interchange.section import Section, as_yaml, whole
+
+MODEL = "nemotron_asr_streaming"  # model_type
+ARCHITECTURE = "NemotronAsrStreamingForRNNT"
+EXTRACTOR, PROCESSOR_CLASS = "NemotronAsrStreamingFeatureExtractor", "NemotronAsrStreamingProcessor"
+WINDOW, DEFAULT, LOOK_AHEADS = "sliding_window", "default_num_lookahead_tokens", "supported_num_lookahead_tokens"
+ENCODER_KEYS = {WINDOW, DEFAULT, LOOK_AHEADS}
+DEFAULT_LOOK_AHEADS = [13, 6, 1, 0]  # transformers' default of LOOK_AHEADS
+
+
+def contexts(encoder: Section, processor: Section) -> tuple[int, list[int]]:
+    """Return the left context and the look-aheads of an encoder, in encoder frames; the default look-ahead is first.
+
+    Args:
+        encoder: config of the encoder.
+        processor: config of the model's processor; its look-aheads take precedence.
+
+    Raises:
+        InputError: a setting is not a number of frames.
+    """
+    window = whole(encoder, f"encoder_config.{WINDOW}", 71)
+    default = whole(encoder, f"encoder_config.{DEFAULT}", DEFAULT_LOOK_AHEADS[0])
+    others = processor.get(LOOK_AHEADS, encoder.get(LOOK_AHEADS, DEFAULT_LOOK_AHEADS))
+    look_aheads = [default, *others] if isinstance(others, list) else [others]
+    if window < 1 or any(type(number) is not int or number < 0 for number in look_aheads):
+        must = f"{LOOK_AHEADS} must be a list of numbers of frames, and {WINDOW} at least 1"
+        raise InputError(f"{must}; got {as_yaml(others)} and {window}, with {DEFAULT} {default}.")
+    return window - 1, list(dict.fromkeys(look_aheads))
+
+
+def encoder_settings(encoder: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings of transformers' encoder that differ from Parakeet's, for asr's causal encoder."""
+    window, default = encoder["left_frames"] + 1, encoder["chunk_frames"] - 1
+    return {"model_type": f"{MODEL}_encoder", WINDOW: window, DEFAULT: default}
+
+
+def processor_settings(encoder: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings of transformers' processor for the look-aheads of asr's causal encoder."""
+    look_aheads = causal.look_aheads(encoder, "Hugging Face")
+    return {LOOK_AHEADS: look_aheads, DEFAULT: look_aheads[0]}
