@@ -79,7 +79,7 @@ def _prompt(config: Config, output_dim: int, labels: Labels) -> Prompt | None:
     if PROMPT not in config:
         return None
     make = component(PROMPT, config[PROMPT])
-    prompt: Prompt = make(output_dim, len(labels.values(make.keywords["label"])))
+    prompt: Prompt = make(output_dim, labels.last_id(make.keywords["label"]))
     return prompt
 
 

@@ -7,7 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import NemotronAsrStreamingConfig, NemotronAsrStreamingForRNNT, NemotronAsrStreamingProcessor
+from transformers import (
+    Nemotron3_5AsrConfig,
+    Nemotron3_5AsrForRNNT,
+    Nemotron3_5AsrProcessor,
+    NemotronAsrStreamingConfig,
+    NemotronAsrStreamingForRNNT,
+    NemotronAsrStreamingProcessor,
+)
 from transformers.models.nemotron_asr_streaming.configuration_nemotron_asr_streaming import (
     NemotronAsrStreamingEncoderConfig,
 )
@@ -19,6 +26,8 @@ from transformers.models.nemotron_asr_streaming.modeling_nemotron_asr_streaming 
 from tests import parakeet
 from tests.nemo import LEFT, LOOK_AHEADS, vocabulary
 
+# Numbers of languages in a prompt; asr gives "auto" the last number.
+LANGUAGES, NUM_PROMPTS = {"en": 0, "en-US": 0, "de-DE": 1, "de": 1, "fr-FR": 3, "auto": 5}, 6
 ENCODER = parakeet.ENCODER | {
     "sliding_window": LEFT + 1,
     "default_num_lookahead_tokens": LOOK_AHEADS[0],
@@ -34,11 +43,16 @@ def encoder(**options: Any) -> NemotronAsrStreamingEncoder:
 
 
 @cache
-def _saved() -> Path:
+def _saved(has_prompt: bool) -> Path:
     folder, blank = Path(tempfile.mkdtemp()), len(vocabulary())
     sizes = {"vocab_size": blank + 1, "blank_token_id": blank, "decoder_hidden_size": 12, "num_decoder_layers": 2}
-    config = NemotronAsrStreamingConfig(**sizes, encoder_config=ENCODER, attn_implementation="sdpa")
-    made = parakeet.randomized(NemotronAsrStreamingForRNNT(config))
+    languages = {"prompt_dictionary": LANGUAGES, "num_prompts": NUM_PROMPTS} if has_prompt else {}
+    settings = {"encoder_config": ENCODER, "attn_implementation": "sdpa"}
+    if has_prompt:
+        prompt = {"num_prompts": NUM_PROMPTS, "prompt_intermediate_size": 24, "default_prompt_id": LANGUAGES["auto"]}
+        made = parakeet.randomized(Nemotron3_5AsrForRNNT(Nemotron3_5AsrConfig(**sizes, **settings, **prompt)))
+    else:
+        made = parakeet.randomized(NemotronAsrStreamingForRNNT(NemotronAsrStreamingConfig(**sizes, **settings)))
     with torch.no_grad():
         made.joint.head.weight.mul_(3.0)
         made.joint.head.bias[blank] += 3.0
@@ -47,14 +61,15 @@ def _saved() -> Path:
     sizes = {"feature_size": parakeet.MELS, "sampling_rate": parakeet.SAMPLE_RATE, "hop_length": 80, "n_fft": 256}
     extractor = NemotronAsrStreamingFeatureExtractor(**sizes, win_length=200)
     tokenizer = parakeet.tokenizer()
-    processor = NemotronAsrStreamingProcessor(
-        extractor, tokenizer, blank_token="<pad>", supported_num_lookahead_tokens=LOOK_AHEADS
+    processor_class = Nemotron3_5AsrProcessor if has_prompt else NemotronAsrStreamingProcessor
+    processor = processor_class(
+        extractor, tokenizer, blank_token="<pad>", supported_num_lookahead_tokens=LOOK_AHEADS, **languages
     )
     processor.save_pretrained(folder)
     return folder
 
 
-def save(folder: Path) -> Path:
-    """Save the tiny model into a new folder."""
-    shutil.copytree(_saved(), folder)
+def save(folder: Path, has_prompt: bool = False) -> Path:
+    """Save the tiny model into a new folder; a prompt makes it a Nemotron 3.5."""
+    shutil.copytree(_saved(has_prompt), folder)
     return folder

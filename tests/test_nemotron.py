@@ -2,6 +2,7 @@
 
 import json
 import math
+import tarfile
 from pathlib import Path
 from typing import Any
 
@@ -208,7 +209,8 @@ def test_converting_back_keeps_tensors_and_look_aheads_and_a_second_time_gives_t
         ({"encoder_config__sliding_window": 0}, "sliding_window"),
         ({"encoder_config__default_num_lookahead_tokens": -1}, "supported_num_lookahead_tokens"),
         ({"durations": [0, 1]}, "durations"),
-        ({"model_type": "nemotron3_5_asr"}, "model_type ... nemotron_asr_streaming"),  # it has prompts
+        ({"model_type": "nemotron3_5_asr"}, "prompt_dictionary"),
+        ({"model_type": "nemotron4_asr"}, "model_type ... nemotron3_5_asr"),
     ],
 )
 def test_an_unsupported_setting_of_transformers_is_refused_in_one_line(
@@ -295,6 +297,13 @@ def causal_state(kind: str) -> dict[str, Tensor]:
         bins = bins // 2 + 1
     weights["encoder.pre_encode.out.weight"] = torch.randn(DIM, CHANNELS * bins)
     return weights
+
+
+def prompt_state(num_prompts: int) -> dict[str, Tensor]:
+    """Return the tensors of a prompt under NeMo's names."""
+    draw, hidden = torch.Generator().manual_seed(0), 2 * DIM
+    shapes = {"0.weight": (hidden, DIM + num_prompts), "0.bias": (hidden,), "2.weight": (DIM, hidden), "2.bias": (DIM,)}
+    return {f"prompt_kernel.{name}": torch.randn(shape, generator=draw) / 4 for name, shape in shapes.items()}
 
 
 def nemo_archive(folder: Path, settings: dict[str, Any], weights: dict[str, Tensor]) -> Path:
@@ -407,11 +416,10 @@ def test_a_model_with_contexts_that_nemo_does_not_have_is_refused(
 
 
 @pytest.mark.skipif(not PUBLISHED.is_dir(), reason="../shared/models/published (real configs) is missing")
-def test_the_published_config_converts_with_small_sizes_and_without_its_prompts(tmp_path: Path) -> None:
+def test_the_published_config_converts_with_small_sizes(tmp_path: Path) -> None:
     text = (PUBLISHED / "nemotron-3.5-asr-streaming-0.6b" / "model_config.yaml").read_text()
     settings = yaml.load(text, yaml.CSafeLoader)
     small = config("rnnt")
-    settings["target"] = small["target"]
     for section, key in (("preprocessor", "features"), ("decoder", "vocab_size"), ("joint", "num_classes")):
         settings[section][key] = small[section][key]
     for key in ("feat_in", "n_layers", "d_model", "subsampling_conv_channels", "ff_expansion_factor", "n_heads"):
@@ -420,10 +428,21 @@ def test_the_published_config_converts_with_small_sizes_and_without_its_prompts(
     settings["decoder"]["prednet"]["pred_hidden"] = HIDDEN
     settings["joint"]["jointnet"] |= {"encoder_hidden": DIM, "pred_hidden": HIDDEN, "joint_hidden": JOINT}
     settings["joint"]["vocabulary"] = small["joint"]["vocabulary"]
-    files = nemo_files(settings, causal_state("rnnt"))
+    files = nemo_files(settings, causal_state("rnnt") | prompt_state(128))
     files[settings["tokenizer"]["model_path"].removeprefix("nemo:")] = files.pop("0123_tokenizer.model")
     path = write_tar(tmp_path / "published.nemo", [tar_member(name, content) for name, content in files.items()])
     assert main([str(path), "-o", str(tmp_path / "ours")]) == 0
     encoder = read_bundle(tmp_path / "ours").config["encoder"]
     assert (encoder["training_chunk_frames"], encoder["left_frames"]) == ([4, 1, 7, 14], 56)
-    load_recognizer(tmp_path / "ours").transcribe(torch.randn(2 * 16000), sample_rate=16000)
+    recognizer = load_recognizer(tmp_path / "ours")
+    recognizer.transcribe(torch.randn(2 * 16000), sample_rate=16000, language="de-DE")
+    assert main([str(tmp_path / "ours"), "--to", "nemo", "-o", str(tmp_path / "back.nemo")]) == 0
+    with tarfile.open(tmp_path / "back.nemo") as archive:
+        member = archive.extractfile("./model_config.yaml")
+        assert member is not None
+        back = yaml.load(member.read(), yaml.CSafeLoader)
+    defaults = settings["model_defaults"]
+    assert back["target"] == settings["target"]
+    assert {key: back["model_defaults"][key] for key in ("num_prompts", "prompt_dictionary")} == {
+        key: defaults[key] for key in ("num_prompts", "prompt_dictionary")
+    }

@@ -122,7 +122,7 @@ def share_of_wrong_texts(recognizer: Recognizer, utterances: Sequence[Utterance]
 
 def test_the_label_decides_between_languages_that_sound_alike(bilingual: Path) -> None:
     recognizer = load_recognizer(bilingual / "run")
-    assert json.loads((bilingual / "run" / "bundle" / "labels.json").read_text()) == {"language": ["a", "b"]}
+    assert json.loads((bilingual / "run" / "bundle" / "labels.json").read_text()) == {"language": {"a": 1, "b": 2}}
     utterances = read_manifest(bilingual / "test.jsonl", ["language"])
     assert share_of_wrong_texts(recognizer, utterances) < 0.2
     assert share_of_wrong_texts(recognizer, read_manifest(bilingual / "test.jsonl")) > 0.4, "without labels"
@@ -286,8 +286,8 @@ def test_the_step_of_an_exported_stream_recognises_in_the_language_of_the_export
     assert (tmp_path / "onnx" / "step.onnx").exists()
 
 
-def test_conversion_of_a_model_with_a_prompt_to_nemo_is_refused(bilingual: Path, tmp_path: Path) -> None:
-    with refused(InputError, "NeMo; got label"):
+def test_conversion_of_a_ctc_model_with_a_prompt_to_nemo_is_refused(bilingual: Path, tmp_path: Path) -> None:
+    with refused(InputError, "head ... transducer; got ctc_intermediate"):
         convert([str(bilingual / "run"), "--to", "nemo", "-o", str(tmp_path / "model.nemo")])
 
 
@@ -387,11 +387,25 @@ def test_labels_are_numbered_alphabetically_and_the_room_of_the_network_is_check
 
 
 @pytest.mark.parametrize(
-    "content", [b"[]", b"{}", b'{"language": ["a", "a"]}', b'{"language": [1]}', b'{"language": []}', b"{"]
+    "content",
+    [
+        *(b"[]", b"{}", b"{", b'{"language": ["a"]}', b'{"language": {}}', b'{"language": {"": 1}}'),
+        *(b'{"language": {"a": -1}}', b'{"language": {"a": 1.0}}', b'{"language": {"a": true}}'),
+        *(b'{"language": {"auto": 0}}', b'{"language": {"a": 1000000000000}}'),
+    ],
 )
 def test_a_damaged_file_of_labels_is_refused(content: bytes) -> None:
     with refused(InputError, "labels.json"):
         Labels(["language"]).load({"labels.json": content})
+
+
+def test_several_values_may_have_one_id_and_unknown_may_have_a_name() -> None:
+    labels = Labels(["language"])
+    labels.load({"labels.json": b'{"language": {"auto": 0, "en": 1, "en-US": 1, "de": 7}}'})
+    given = [{"language": value} for value in ("auto", "en", "en-US", "de", "xx")]
+    assert labels.conditions(given)["language"].tolist() == [0, 1, 1, 7, 0]
+    assert (labels.values("language"), labels.last_id("language")) == (["auto", "en", "en-US", "de"], 7)
+    labels.check("language", "auto", "--language")
 
 
 def test_a_prompt_needs_its_label_in_the_corpus(bilingual: Path, tmp_path: Path) -> None:

@@ -14,13 +14,15 @@ from asr.system.learnt import from_json, to_json
 from asr.text.printable import listed
 
 LABELS_FILE = "labels.json"
+MAX_ID = 65_536  # largest id of a value
 LANGUAGE = "language"  # the label that --language and `language` of the Python interface set
 
 
 class Labels:
-    """The labels that a model reads, with the values that it knows. A value's id is its position, from 1.
+    """The labels that a model reads, with the values that it knows and their ids.
 
-    An utterance without a label, or with a value that the model does not know, has the id 0, UNKNOWN_ID.
+    Several values may have one id, such as "de" and "de-DE". An utterance without a label, or with a value that the
+    model does not know, has the id 0, UNKNOWN_ID, which may also have a name, such as "auto".
 
     Args:
         names: names of the labels. `fit` or `load` sets their values.
@@ -36,7 +38,11 @@ class Labels:
 
     def values(self, name: str) -> list[str]:
         """Return the values of a label, in the order of their ids."""
-        return list(self._ids[name])
+        return sorted(self._ids[name], key=self._ids[name].__getitem__)
+
+    def last_id(self, name: str) -> int:
+        """Return the largest id of a label's values; 0 before they are known."""
+        return max(self._ids[name].values(), default=UNKNOWN_ID)
 
     def fit(self, utterances: Utterances) -> None:
         """Take the values from training utterances, in alphabetical order.
@@ -53,8 +59,7 @@ class Labels:
 
     def files(self) -> dict[str, bytes]:
         """Return the values as a file; without labels, there is no file."""
-        values = {name: list(ids) for name, ids in self._ids.items()}
-        return to_json(LABELS_FILE, values) if values else {}
+        return to_json(LABELS_FILE, self._ids) if self._ids else {}
 
     def load(self, files: Mapping[str, bytes]) -> None:
         """Read the values from the file.
@@ -71,9 +76,9 @@ class Labels:
             or content.keys() != self._ids.keys()
             or not all(map(_valid, content.values()))
         ):
-            must = f"{LABELS_FILE} must have a list of different texts for {', '.join(self._ids)}"
+            must = f"{LABELS_FILE} must have ids by value for {', '.join(self._ids)}"
             raise InputError(f"{must}; got {shown(content)}.")
-        self._ids = {name: _numbered(content[name]) for name in self._ids}
+        self._ids = {name: content[name] for name in self._ids}
 
     def conditions(self, labels: Sequence[Mapping[str, str]]) -> dict[str, Tensor]:
         """Return the ids of the labels of B utterances, (B,) int64 each, by the label's name."""
@@ -117,6 +122,6 @@ def _numbered(values: Sequence[str]) -> dict[str, int]:
     return {value: number for number, value in enumerate(values, start=UNKNOWN_ID + 1)}
 
 
-def _valid(values: Any) -> bool:
-    is_list = isinstance(values, list) and all(isinstance(value, str) and value for value in values)
-    return is_list and len(set(values)) == len(values) > 0
+def _valid(ids: Any) -> bool:
+    is_whole = isinstance(ids, dict) and all(type(number) is int and 0 <= number <= MAX_ID for number in ids.values())
+    return is_whole and "" not in ids and any(ids.values())

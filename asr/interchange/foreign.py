@@ -8,12 +8,13 @@ from typing import Any, NamedTuple
 
 import torch
 
-from asr.build import PROMPT, build_features, build_model, build_tokenizer
+from asr.build import PROMPT, build_features, build_labels, build_model, build_tokenizer
 from asr.checkpoint.bundle import Bundle
 from asr.checkpoint.load import bundle_recognizer
 from asr.errors import InputError, shown
 from asr.features.slaney_fbank import SlaneyFbank
 from asr.interchange.account import Account, Names, take
+from asr.interchange.prompt import LanguagePrompt
 from asr.interchange.sentences import described, round_trip
 from asr.settings.conf import default_settings
 from asr.text.numbers import counted
@@ -80,7 +81,7 @@ class Weights(NamedTuple):
         scale: factor by which the toolkit multiplies the subsampling's output; asr does not scale it.
     """
 
-    tensors: Mapping[str, torch.Tensor]
+    tensors: dict[str, torch.Tensor]
     sha256: str
     names: Names
     scale: float
@@ -111,6 +112,7 @@ def convert(
     encoder: Mapping[str, Any],
     weights: Weights,
     head: HeadConfig = CTC_HEAD,
+    prompt: LanguagePrompt | None = None,
 ) -> tuple[Bundle, Account, str, list[str]]:
     """Make a bundle, and check that it loads.
 
@@ -119,8 +121,9 @@ def convert(
         vocabulary: vocabulary of the model's head.
         features: config of asr's features.
         encoder: config of asr's encoder.
-        weights: weights of the model.
+        weights: weights of the model; its tensors are removed.
         head: config of asr's head and its decoder.
+        prompt: prompt between encoder and head, if any; `weights.names` include its tensors.
 
     Returns:
         The bundle, the numbers of tensors by their use, the SHA-256 of the weights file, and notes for the user.
@@ -135,10 +138,13 @@ def convert(
         "encoder": dict(encoder),
         "head": dict(head.head),
         "decode": dict(head.decode),
+        **({PROMPT: prompt.config} if prompt else {}),
     }
-    shapes, slaney = _shapes(config, vocabulary.files)
+    files = vocabulary.files | (prompt.files if prompt else {})
+    shapes, slaney = _shapes(config, files)
     ours, account = take(weights.tensors, shapes, weights.names, slaney, weights.scale)
-    bundle = Bundle(config, vocabulary.files, ours, card="")
+    weights.tensors.clear()  # gigabytes, of which loading the bundle makes another copy
+    bundle = Bundle(config, files, ours, card="")
     model = bundle_recognizer(bundle, path).model  # raises an error if the bundle does not load
     notes = [
         *vocabulary.notes,
@@ -162,11 +168,12 @@ def _hidden_note(hidden: list[str]) -> str:
 
 def _shapes(config: Mapping[str, Any], files: dict[str, bytes]) -> tuple[dict[str, torch.Size], SlaneyFbank]:
     """Return the shapes of a model's tensors, and its front-end; the network is built without allocating weights."""
-    tokenizer, features = build_tokenizer(config), build_features(config)
+    tokenizer, features, labels = build_tokenizer(config), build_features(config), build_labels(config)
     tokenizer.load(files)
+    labels.load(files)
     assert isinstance(features, SlaneyFbank)
     with torch.device("meta"):
-        model = build_model(config, tokenizer, features)
+        model = build_model(config, tokenizer, features, labels)
     return {name: tensor.shape for name, tensor in model.state_dict().items()}, features
 
 
@@ -195,8 +202,10 @@ def check_parts(config: Mapping[str, Any], toolkit: str, encoders: Mapping[str, 
     Raises:
         InputError: the toolkit does not have a part; the message names the first such part.
     """
-    if PROMPT in config:
-        raise InputError(f"a model must have no prompt for conversion to {toolkit}; got {config[PROMPT]['name']}.")
+    if PROMPT in config and config["head"]["name"] != TRANSDUCER:
+        raise InputError(
+            f"head must be {TRANSDUCER} for conversion of a model with a prompt; got {config['head']['name']}."
+        )
     needed = {"encoder": tuple(encoders), **PARTS, **encoders.get(config["encoder"]["name"], {})}
     if config["head"]["name"] == TRANSDUCER:
         needed["head.predictor"] = ("lstm",)

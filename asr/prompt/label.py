@@ -18,7 +18,7 @@ class LabelPrompt(nn.Module):
 
     Args:
         output_dim: number D of values per encoder frame, of the input and of the output.
-        num_values: number of values of the label in the training data.
+        num_values: largest id of a value of the label.
         label: name of the label.
         num_labels: number of values that the one-hot vector has room for, besides unknown; None: `num_values`.
         hidden_dim: number of values of the hidden layer.

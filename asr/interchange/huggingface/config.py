@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
-from asr.build import decoders_of
+from asr.build import PROMPT, decoders_of
 from asr.decode.choice import greedy_decoder
 from asr.errors import InputError
 from asr.interchange import causal
@@ -49,6 +49,7 @@ KEYS = {
     "parakeet_rnnt": TRANSDUCER_KEYS,
     "parakeet_tdt": TRANSDUCER_KEYS | {"durations"},
     streaming.MODEL: TRANSDUCER_KEYS,
+    streaming.MODEL_WITH_PROMPT: TRANSDUCER_KEYS | streaming.PROMPT_KEYS,
 }
 ENCODERS: dict[str, dict[str, tuple[str, ...]]] = {  # encoders and parts of asr that transformers has
     CONFORMER: CONFORMER_PARTS | {"encoder.subsampling": ("depthwise_conv",), "encoder.attention": (FULL_ATTENTION,)},
@@ -60,7 +61,7 @@ ENCODER_KEYS = GENERAL_KEYS | {
     *("dropout", "dropout_positions", "layerdrop", "activation_dropout", "attention_dropout"),
     *("max_position_embeddings", "num_key_value_heads"),
 }
-EXTRACTOR, PROCESSOR_CLASS = "ParakeetFeatureExtractor", "ParakeetProcessor"
+EXTRACTOR = "ParakeetFeatureExtractor"
 FEATURES_KEYS = {
     *("feature_size", "sampling_rate", "hop_length", "win_length"),
     *("feature_extractor_type", "processor_class", "padding_side", "padding_value", "return_attention_mask"),
@@ -74,14 +75,14 @@ def encoder_section(config: Section) -> Section:
         *others, last = KEYS
         raise InputError(f"model_type must be {', '.join(others)} or {last}; got {as_yaml(kind)}.")
     fixed: dict[str, Any] = {} if kind == "parakeet_ctc" else {"hidden_act": ("relu", JOINT_ACTIVATIONS)}
-    fixed |= {"durations": ([], ([],))} if kind == streaming.MODEL else {}
+    fixed |= {"durations": ([], ([],))} if kind in streaming.NAMES else {}
     check(config, "config", KEYS[kind], fixed)
     return mapping(config.get("encoder_config"), "encoder_config")
 
 
 def is_streaming(config: Section) -> bool:
     """Whether a model of transformers has a causal encoder."""
-    return config["model_type"] == streaming.MODEL
+    return config["model_type"] in streaming.NAMES
 
 
 def encoder_config(config: Section, processor: Section = MappingProxyType({})) -> dict[str, Any]:
@@ -302,10 +303,14 @@ def _head_settings(config: Mapping[str, Any], blank: int) -> dict[str, Any]:
     head, kind = config["head"], kind_of(config["head"])
     settings: dict[str, Any] = {"architectures": [f"ParakeetFor{kind}"], "model_type": f"parakeet_{kind.lower()}"}
     if config["encoder"]["name"] == causal.STREAMING:
-        settings = {"architectures": [streaming.ARCHITECTURE], "model_type": streaming.MODEL}
+        model = streaming.MODEL_WITH_PROMPT if PROMPT in config else streaming.MODEL
+        settings = {"architectures": [f"{streaming.NAMES[model]}ForRNNT"], "model_type": model}
         if kind != "RNNT":
             must = "head must be transducer for conversion of a streaming model to Hugging Face"
             raise InputError(f"{must}; got {kind}.")
+    elif PROMPT in config:
+        must = f"a model with a prompt must have encoder={causal.STREAMING} for conversion to Hugging Face"
+        raise InputError(f"{must}; got {config['encoder']['name']}.")
     if head["name"] == CTC:
         return settings
     predictor = head["predictor"]
@@ -323,18 +328,23 @@ def _head_settings(config: Mapping[str, Any], blank: int) -> dict[str, Any]:
     }
 
 
-def preprocessor_config(is_causal: bool, window: int, hop: int, features: Mapping[str, Any]) -> dict[str, Any]:
+def processor_class(config: Section) -> str:
+    """Return the name of transformers' class for the processor of a model."""
+    return f"{streaming.NAMES.get(config['model_type'], 'Parakeet')}Processor"
+
+
+def preprocessor_config(theirs: Section, window: int, hop: int, features: Mapping[str, Any]) -> dict[str, Any]:
     """Return the config of transformers' feature extractor.
 
     Args:
-        is_causal: whether the model has a causal encoder.
+        theirs: transformers' config of the model.
         window: length of the window, in samples.
         hop: length of the hop, in samples.
         features: config of asr's features.
     """
     return {
-        "feature_extractor_type": streaming.EXTRACTOR if is_causal else EXTRACTOR,
-        "processor_class": streaming.PROCESSOR_CLASS if is_causal else PROCESSOR_CLASS,
+        "feature_extractor_type": streaming.EXTRACTOR if is_streaming(theirs) else EXTRACTOR,
+        "processor_class": processor_class(theirs),
         "feature_size": features["num_mel_bins"],
         "sampling_rate": features["sample_rate"],
         "hop_length": hop,

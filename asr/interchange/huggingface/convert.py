@@ -15,7 +15,6 @@ from asr.interchange.account import SAME, SUM, Names, block_names, give, outputs
 from asr.interchange.foreign import CTC, Converted, Weights, convert, errors_of
 from asr.interchange.huggingface import streaming
 from asr.interchange.huggingface.config import (
-    PROCESSOR_CLASS,
     blank_of,
     encoder_config,
     features_config,
@@ -23,6 +22,7 @@ from asr.interchange.huggingface.config import (
     huggingface_config,
     is_streaming,
     preprocessor_config,
+    processor_class,
     scale,
 )
 from asr.interchange.huggingface.files import read_config, read_files
@@ -36,6 +36,7 @@ from asr.interchange.huggingface_files import (
     TOKENIZER_CONFIG,
     WEIGHTS,
 )
+from asr.interchange.prompt import with_prompt
 from asr.interchange.section import Section
 from asr.interchange.tensors import load_tensors
 
@@ -99,11 +100,14 @@ def from_huggingface(path: Path, pad_mode: str) -> Converted:
         content = files.pop(WEIGHTS)
         tensors, sha256 = load_tensors(content, WEIGHTS), hashlib.sha256(content).hexdigest()
         del content  # gigabytes
-        weights = Weights(tensors, sha256, _names(config, blank), scale(config))
+        named, prompt = _names(config, blank), streaming.prompt_config(config, processor)
+        if prompt is not None:
+            named = with_prompt(named, streaming.PROMPT_LAYERS, encoder["dim"], prompt.auto)
+        weights = Weights(tensors, sha256, named, scale(config))
         version = config.get("transformers_version")
         is_plain = isinstance(version, str) and re.fullmatch(r"[\w.+-]{1,40}", version, re.ASCII)
         writer = f"transformers {version}" if is_plain else ""
-        return Converted(*convert(path, vocabulary, features, encoder, weights, head), writer)
+        return Converted(*convert(path, vocabulary, features, encoder, weights, head, prompt), writer)
 
 
 def _names(config: Section, blank: int) -> Names:
@@ -124,14 +128,18 @@ def to_huggingface(bundle: Bundle, path: Path) -> dict[str, bytes]:
     assert isinstance(features, SlaneyFbank)
     left_out = names_left_out(bundle)
     weights = {name: tensor for name, tensor in model.state_dict().items() if name not in left_out}
-    tensors = give(weights, _names(config, tokenizer.blank), features)
+    languages: dict[str, Any] = {}
+    named = _names(config, tokenizer.blank)
+    if model.prompt is not None:
+        settings, languages = streaming.prompt_settings(bundle)
+        auto, config = settings["default_prompt_id"], config | settings
+        named = with_prompt(named, streaming.PROMPT_LAYERS, bundle.config["encoder"]["dim"], auto)
+    tensors = give(weights, named, features)
     is_ctc = bundle.config["head"]["name"] == CTC
     return {
         CONFIG: _json(config),
-        **({} if is_ctc else _transducer_files(config, bundle.config["encoder"], tokenizer)),
-        PREPROCESSOR: _json(
-            preprocessor_config(is_streaming(config), features.window, features.hop, bundle.config["features"])
-        ),
+        **({} if is_ctc else _transducer_files(config, bundle.config["encoder"], languages, tokenizer)),
+        PREPROCESSOR: _json(preprocessor_config(config, features.window, features.hop, bundle.config["features"])),
         TOKENIZER: tokenizer.content,
         TOKENIZER_CONFIG: _json(tokenizer.settings),
         WEIGHTS: save(tensors, {"format": "pt"}),
@@ -143,12 +151,13 @@ def names_left_out(bundle: Bundle) -> list[str]:
     return [name for name in bundle.weights if name.startswith(CTC_BESIDE)]
 
 
-def _transducer_files(config: Section, encoder: Section, tokenizer: Written) -> dict[str, bytes]:
+def _transducer_files(config: Section, encoder: Section, languages: Section, tokenizer: Written) -> dict[str, bytes]:
     """Return a transducer's configs for generation (the start token of the search) and for the processor (decoding)."""
+    processor: dict[str, Any] = {"processor_class": processor_class(config)}
     if is_streaming(config):
-        processor = {"processor_class": streaming.PROCESSOR_CLASS, **streaming.processor_settings(encoder)}
+        processor |= streaming.processor_settings(encoder) | dict(languages)
     else:
-        processor = {"processor_class": PROCESSOR_CLASS, "decoder_type": config["model_type"].removeprefix("parakeet_")}
+        processor |= {"decoder_type": config["model_type"].removeprefix("parakeet_")}
     processor |= {"blank_token": tokenizer.blank_piece}
     generation = {"decoder_start_token_id": tokenizer.blank, "pad_token_id": tokenizer.blank}
     return {GENERATION: _json(generation), PROCESSOR: _json(processor)}

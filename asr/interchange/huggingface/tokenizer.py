@@ -12,6 +12,7 @@ from asr.errors import InputError, shown
 from asr.interchange.foreign import Vocabulary, is_hidden
 from asr.interchange.sentences import SENTENCES, tokens_of
 from asr.interchange.subword_model import (
+    BLANK,
     CONTROL,
     NORMAL,
     UNKNOWN,
@@ -138,6 +139,8 @@ def sentencepiece_of(config: Mapping[str, Any], content: bytes) -> bytes:
     for token in tokenizer.get("added_tokens") or []:
         types.setdefault(token["content"], CONTROL if token["special"] else USER_DEFINED)
     others = [name for name in names(content) if name != blank]
+    if BLANK in others:
+        raise InputError(f"{FILE} must have no piece {BLANK}, which names the blank; it has one beside {shown(blank)}.")
     if others[0] != unknown_piece(content):
         must = f"the first piece of {FILE} must be the unknown piece for conversion to NeMo"
         raise InputError(f"{must}; got {shown(others[0])}.")

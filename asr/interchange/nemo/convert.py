@@ -24,9 +24,11 @@ from asr.interchange.nemo.config import (
     with_used_heads,
 )
 from asr.interchange.nemo.encoder import encoder_config, nemo_encoder, scale
+from asr.interchange.nemo.prompt import LAYERS, prompt_config, with_prompt_sections
 from asr.interchange.nemo.tokenizer import give_vocabulary, take_vocabulary
 from asr.interchange.nemo.transducer import is_transducer, names, transducer, transducer_names, transducer_sections
 from asr.interchange.nemo_files import CONFIG, SAFETENSORS, WEIGHTS
+from asr.interchange.prompt import AUTO, give_prompt, with_prompt
 from asr.interchange.tensors import load_tensors
 
 
@@ -63,11 +65,14 @@ def _convert(files: dict[str, bytes], path: Path, pad_mode: str) -> Converted:
         head, section, named = CTC_HEAD, ctc.settings, names(ctc.tensors)
     encoder, features = encoder_config(nemo), features_config(nemo, pad_mode)
     vocabulary = take_vocabulary(nemo, section, files, path)
+    prompt = prompt_config(nemo, encoder["dim"])
+    if prompt is not None:
+        named = with_prompt(named, LAYERS, encoder["dim"], prompt.auto)
     weights = Weights(tensors, sha256, named, scale(nemo))
     version = nemo.get("nemo_version")
     is_plain = isinstance(version, str) and re.fullmatch(r"[\w.+-]{1,40}", version, re.ASCII)
     writer = f"NeMo {version}" if is_plain else ""
-    bundle, account, sha256, notes = convert(path, vocabulary, features, encoder, weights, head)
+    bundle, account, sha256, notes = convert(path, vocabulary, features, encoder, weights, head, prompt)
     unused = [f"{name} is not used: the model has no such head." for name in config if name not in nemo]
     return Converted(bundle, account, sha256, [*unused, *notes], writer)
 
@@ -85,6 +90,10 @@ def to_nemo(bundle: Bundle, path: Path) -> list[tuple[str, bytes]]:
     sections = (ctc_sections if is_ctc else transducer_sections)(bundle.config, pieces, bool(tokenizer))
     nemo = {"target": sections.pop("target"), **nemo, "encoder": encoder, **sections}
     named = names() if is_ctc else transducer_names(head, len(pieces))
+    if model.prompt is not None:
+        languages = give_prompt(bundle)
+        nemo = with_prompt_sections(nemo, languages, bundle.config)
+        named = with_prompt(named, LAYERS, bundle.config["encoder"]["dim"], languages["prompt_dictionary"][AUTO])
     assert isinstance(model.features, SlaneyFbank)
     weights = io.BytesIO()
     torch.save(give(model.state_dict(), named, model.features), weights)
