@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from asr.cli.command import DECODERS, add_base, audio_progress, check_language, progress_bar, run_command
+from asr.cli.command import DECODERS, add_base, add_latency, audio_progress, check_language, progress_bar, run_command
 from asr.cli.parser import CommandParser
 from asr.errors import InputError
 from asr.system.files import check_apart, real
@@ -30,7 +30,7 @@ SMALLER = {
 }
 ONNX, HUGGING_FACE = "onnx", "huggingface"
 OPTIONS = {
-    ONNX: ("decode", "quantize", "manifest", "audio", "web", "example"),
+    ONNX: ("decode", "latency", "quantize", "manifest", "audio", "web", "example"),
     HUGGING_FACE: ("license",),
 }  # options of only one format
 LICENCE = re.compile(r"[a-z0-9][a-z0-9.+-]{0,39}")
@@ -51,6 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     from asr.publishing.exported_folder import check_exported, replace_exported, token_files
     from asr.publishing.fixed_prompt import with_language
     from asr.publishing.programs import all_programs, check_exportable, differences, smaller, written_down
+    from asr.recognition.latency import set_latency
 
     path, base = path_of(options.model), None if options.base is None else path_of(options.base)
     check_apart("--output", options.output, [stored_at(given) for given in (path, base) if given is not None])
@@ -58,6 +59,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if model.programs:
         raise InputError(f"{path}: a model to export must have weights; this one is exported already.")
     recognizer, bundle = with_language(bundle_recognizer(model, path), model, options.language)
+    if options.latency is not None:
+        bundle.config["encoder"]["chunk_frames"] = set_latency(recognizer.model, options.latency, "--latency")
     check_exportable(recognizer, bundle.config)
     if not options.web:
         check_exported(options.output, bundle)
@@ -114,6 +117,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--to", choices=(ONNX, HUGGING_FACE), default=ONNX, help="format of the export (default onnx)")
     decode = "decoder of the exported model for asr's commands, instead of the model's own"
     parser.add_argument("--decode", metavar="NAME", help=f"{decode}: {', '.join(DECODERS)}")
+    add_latency(parser)
     audio = "recordings on which programs and model are compared, in addition to synthetic audio (first 30 s of each)"
     quantize = ", ".join(f"{name}: {about}" for name, about in SMALLER.items())
     parser.add_argument("--quantize", choices=SMALLER, help=f"quantise the programs; {quantize}")

@@ -297,6 +297,7 @@ class StreamingEncoder(Encoder, Protocol):
     """
 
     chunk_frames: int | None  # encoder frames of a chunk; None: a chunk is the whole utterance
+    chunk_choices: tuple[int, ...]  # chunk sizes of a model without right context, trained for these only; (): any
     left_frames: int  # encoder frames before a chunk that the chunk attends to
     right_frames: int  # right context: encoder frames after a chunk that the chunk attends to
     first_frames: int  # feature frames that the first encoder frame of a stream needs, at most `stride`

@@ -71,11 +71,15 @@ def _part(name: str, settings: Mapping[str, Any]) -> Iterator[str]:
 
 def _frames(recognizer: "Recognizer") -> Iterator[str]:
     """Yield the durations that follow from features and encoder."""
+    from asr.recognition.latency import latencies, listed
+
     model = recognizer.model
     hop, rate = model.features.hop, model.features.sample_rate
     yield f"features: {model.features.dim} values every {1000 * hop / rate:g} ms, of audio of {rate:,} Hz"
     kind = "streaming" if model.encoder.streaming is not None else "not streaming"
     yield f"encoder: {model.encoder.output_dim} values every {1000 * model.frame_seconds:g} ms, {kind}"
+    if latencies(model):
+        yield f"latency: {listed(model)} s (--latency)"
 
 
 def _weights(weights: Mapping[str, Any]) -> list[str]:

@@ -125,6 +125,15 @@ def nemo_config(pieces: list[str] | None = None) -> dict[str, Any]:
     }
 
 
+LEFT, LOOK_AHEADS = 12, [3, 0, 1, 5]  # contexts of a causal encoder; the first look-ahead is the default
+CAUSAL = {  # encoder settings of a causal Fast Conformer; its preprocessor has NA_FEATURES
+    "causal_downsampling": True,
+    "att_context_size": [[LEFT, look_ahead] for look_ahead in LOOK_AHEADS],
+    "att_context_style": "chunked_limited",
+    "conv_norm_type": "layer_norm",
+    "conv_context_size": "causal",
+}
+NA_FEATURES = {"normalize": "NA"}
 FAST = {"subsampling": "dw_striding", "subsampling_factor": 8, "use_bias": False}  # encoder settings of Fast Conformer
 
 

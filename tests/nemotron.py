@@ -24,9 +24,8 @@ from transformers.models.nemotron_asr_streaming.feature_extraction_nemotron_asr_
 from transformers.models.nemotron_asr_streaming.modeling_nemotron_asr_streaming import NemotronAsrStreamingEncoder
 
 from tests import parakeet
-from tests.nemo import vocabulary
+from tests.nemo import LEFT, LOOK_AHEADS, vocabulary
 
-LEFT, LOOK_AHEADS = 12, [3, 0, 1, 5]  # encoder frames; the first look-ahead is the default
 # Numbers of languages in a prompt; asr gives "auto" the last number.
 LANGUAGES, NUM_PROMPTS = {"en": 0, "en-US": 0, "de-DE": 1, "de": 1, "fr-FR": 3, "auto": 5}, 6
 ENCODER = parakeet.ENCODER | {

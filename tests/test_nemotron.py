@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import safetensors.torch
+import soundfile
 import torch
 import yaml
 from torch import Tensor, nn
@@ -24,21 +25,26 @@ from asr.checkpoint.load import load_recognizer
 from asr.convert import main
 from asr.encoder.conformer_streaming import ConformerStreaming
 from asr.errors import InputError
+from asr.evaluate import main as evaluate
+from asr.export import main as export
 from asr.interchange.account import take
 from asr.interchange.huggingface.config import encoder_config, scale
 from asr.interchange.huggingface.convert import CAUSAL_STAGES, names
 from asr.interchange.nemo.convert import from_nemo
 from asr.kernels.positions import sinusoids
+from asr.recognition.latency import set_latency
+from asr.transcribe import main as transcribe
+from asr.tune import main as tune
 from tests import nemotron
-from tests.nemo import CHANNELS, DIM, MELS, nemo_files, write_tar
+from tests.nemo import CAUSAL, CHANNELS, DIM, LEFT, LOOK_AHEADS, MELS, NA_FEATURES, nemo_files, write_tar
 from tests.nemo import member as tar_member
-from tests.nemotron import LEFT, LOOK_AHEADS
 from tests.parakeet import SAMPLE_RATE, change
 from tests.refusals import refused
-from tests.test_conformer_streaming import stream
+from tests.test_conformer_streaming import make, stream
 from tests.test_convert import assert_equal, assert_refused
 from tests.test_nemo_transducers import HIDDEN, JOINT, PUBLISHED, config, state
-from tests.test_parakeet import sound
+from tests.test_onnx import follow
+from tests.test_parakeet import bundle, sound
 from tests.test_slaney_fbank import slaney_fbank
 
 LENGTHS = [*range(15, 25), 1, 2, 8, 9, 100]  # feature frames: 8 k - 1 .. 8 k + 8, and others
@@ -230,21 +236,57 @@ def test_the_text_of_a_stream_equals_that_of_the_whole_recording(look_ahead: int
         assert " ".join(word.text for each in captions for word in each.final) == expected.text
 
 
+@pytest.fixture
+def recording(tmp_path: Path) -> Path:
+    soundfile.write(tmp_path / "sound.wav", sound(2.0).numpy(), SAMPLE_RATE)
+    return tmp_path / "sound.wav"
+
+
+@pytest.mark.parametrize("options", [[], ["--stream"]], ids=["whole recording", "stream"])
+def test_the_latency_chooses_one_of_the_models_look_aheads(
+    options: list[str], converted: Path, recording: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    texts = []
+    for look_ahead in LOOK_AHEADS:
+        recognizer = load_recognizer(converted / "ours")
+        recognizer.model.encoder.chunk_frames = look_ahead + 1  # type: ignore[attr-defined]
+        [expected] = recognizer.transcribe([str(recording)])
+        arguments = [str(converted / "ours"), str(recording), *options, "--latency", f"{0.08 * (look_ahead + 1):g}"]
+        capsys.readouterr()
+        assert transcribe(arguments) == 0
+        texts.append(capsys.readouterr().out.strip().rpartition("\t")[2])
+        assert texts[-1].split()[-3:] == expected.text.split()[-3:]
+    assert len(set(texts)) > 1
+
+
+@pytest.mark.parametrize("command", [transcribe, evaluate, tune])
+def test_another_latency_is_refused_with_the_list(command: Any, converted: Path, recording: Path) -> None:
+    manifest = recording.with_suffix(".jsonl")
+    manifest.write_text(json.dumps({"audio_filepath": str(recording), "duration": 2.0, "text": "the fox"}) + "\n")
+    with refused(InputError, "--latency ... 0.32, 0.08, 0.16 or 0.48 seconds; got 0.24"):
+        command([str(converted / "ours"), str(manifest), "--latency", "0.24"])
+
+
+def test_a_stream_with_another_chunk_is_refused_with_the_list(converted: Path) -> None:
+    recognizer = load_recognizer(converted / "ours")
+    with refused(InputError, "chunk_seconds ... 0.32, 0.08, 0.16 or 0.48; got 0.64"):
+        Stream(recognizer, chunk_seconds=0.64)
+    assert not Stream(recognizer, chunk_seconds=0.08).note
+
+
+def test_a_model_without_a_list_has_no_latencies(tmp_path: Path, recording: Path) -> None:
+    bundle(tmp_path / "offline")
+    with refused(InputError, "--latency ... look-aheads"):
+        transcribe([str(tmp_path / "offline"), str(recording), "--latency", "0.32"])
+    assert make(["encoder=conformer_streaming_xs"]).chunk_choices == ()
+
+
 # ---- conversion from and to NeMo
-
-
-CAUSAL = {
-    "causal_downsampling": True,
-    "att_context_size": [[LEFT, look_ahead] for look_ahead in LOOK_AHEADS],
-    "att_context_style": "chunked_limited",
-    "conv_norm_type": "layer_norm",
-    "conv_context_size": "causal",
-}
 
 
 def causal_config(kind: str, **changes: Any) -> dict[str, Any]:
     """Return the config of a tiny causal model in NeMo's form."""
-    return config(kind, encoder=CAUSAL | changes, preprocessor={"normalize": "NA"})
+    return config(kind, encoder=CAUSAL | changes, preprocessor=NA_FEATURES)
 
 
 def causal_state(kind: str) -> dict[str, Tensor]:
@@ -296,6 +338,39 @@ def test_an_archive_of_nemo_converts_and_converts_back(kind: str, tmp_path: Path
     )
 
 
+@pytest.mark.slow
+def test_an_exported_hybrid_streams_at_its_latency_like_the_bundle(tmp_path: Path) -> None:
+    pytest.importorskip("onnxscript", reason="the extra onnx is not installed")
+    path = nemo_archive(tmp_path, causal_config("hybrid rnnt"), causal_state("hybrid rnnt"))
+    made = from_nemo(path, "zeros").bundle
+    replace_bundle(tmp_path / "ours", made)
+    model = load_recognizer(tmp_path / "ours").model
+    frames = model.features(sound(2.0))
+    with torch.no_grad():
+        average = model(frames[None], torch.tensor([len(frames)])).out[0].mean(dim=0)
+    made.weights["head.ctc.linear.weight"].mul_(100)  # so that the best token changes from frame to frame
+    made.weights["head.ctc.linear.bias"].copy_(-made.weights["head.ctc.linear.weight"] @ average)
+    replace_bundle(tmp_path / "ours", made)
+    options = ["--decode", "greedy", "--latency", "0.08"]
+    assert export([str(tmp_path / "ours"), "-o", str(tmp_path / "exported"), *options]) == 0
+    ours = load_recognizer(tmp_path / "ours", decode={"name": "greedy"})
+    exported = load_recognizer(tmp_path / "exported")
+    assert set_latency(ours.model, 0.08) == 1
+    with refused(InputError, "latency ... exported (0.08 seconds); got 0.32"):
+        set_latency(exported.model, 0.32)
+    for seed, samples in enumerate((16_000, 9_601)):
+        waveform = sound(2.0, seed)[:samples]
+        texts = [recognizer.transcribe([waveform], sample_rate=SAMPLE_RATE)[0].text for recognizer in (ours, exported)]
+        for recognizer in (ours, exported):
+            reader = Stream(recognizer, endpoint_seconds=None, settled_seconds=None)
+            captions = [*map(reader.feed, waveform.split(1_000)), reader.finish()]
+            texts.append(" ".join(word.text for each in captions for word in each.final))
+        soundfile.write(tmp_path / "sound.wav", waveform.numpy(), SAMPLE_RATE, subtype="FLOAT")
+        texts.append(" ".join(follow(tmp_path / "exported", 1, tmp_path / "sound.wav", tmp_path).split()))
+        assert len(set(texts)) == 1
+        assert len(texts[0]) > 2
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -333,9 +408,9 @@ def test_a_prompt_is_refused_in_one_line(tmp_path: Path) -> None:
 def test_a_model_with_contexts_that_nemo_does_not_have_is_refused(
     changes: dict[str, Any], message: str, tmp_path: Path
 ) -> None:
-    bundle = from_nemo(nemo_archive(tmp_path, causal_config("rnnt"), causal_state("rnnt")), "zeros").bundle
-    bundle.config["encoder"] |= changes
-    replace_bundle(tmp_path / "ours", bundle)
+    ours = from_nemo(nemo_archive(tmp_path, causal_config("rnnt"), causal_state("rnnt")), "zeros").bundle
+    ours.config["encoder"] |= changes
+    replace_bundle(tmp_path / "ours", ours)
     with refused(InputError, message):
         main([str(tmp_path / "ours"), "--to", "nemo", "-o", str(tmp_path / "back.nemo")])
 

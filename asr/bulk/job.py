@@ -34,6 +34,7 @@ class JobSettings:
         inference: inference options; the number of workers has no effect on the files.
         precision: value of --precision.
         segment: value of --segment, the method of cutting long recordings.
+        latency: value of --latency, in seconds; None: the model's own.
     """
 
     part_hours: float
@@ -41,6 +42,7 @@ class JobSettings:
     inference: Inference
     precision: str
     segment: str
+    latency: float | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain values, from which the job's fingerprint is computed."""
@@ -56,6 +58,7 @@ class JobSettings:
             "context_seconds": _plain(chunks.context_seconds),
             "nbest": self.inference.nbest,
             **({"language": self.inference.language} if self.inference.language else {}),
+            **({} if self.latency is None else {"latency": self.latency}),
         }
 
 

@@ -88,7 +88,8 @@ def run_bulk(
     from asr.bulk.job import JobSettings, open_job
     from asr.bulk.parts import share_of
 
-    settings = JobSettings(options.part_hours, options.segments, inference, options.precision, options.segment)
+    cut = options.part_hours, options.segments, inference, options.precision, options.segment
+    settings = JobSettings(*cut, options.latency)
     model = options.model, options.base, decoder(options)
     job = open_job(options.paths[0], str(options.output_dir), *model, settings)
     share = share_of(options.part, job.plan.num_parts)
@@ -122,7 +123,7 @@ def _engine(
         from asr.bulk.ray_engine import Worker, transcribe_on_ray
 
         load = partial(_load_same, options, check, model)
-        key = f"{model} {options.device} {options.precision}"
+        key = f"{model} {options.device} {options.precision} {options.latency}"
         worker = Worker(key, load, inference, options.segments)
         return partial(transcribe_on_ray, worker=worker, address=options.address, device=options.device)
     from asr.bulk.transcription import transcribe_part

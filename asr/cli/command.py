@@ -62,7 +62,14 @@ def model_parser(
         "--context", type=float, metavar="S", help="context at each end of a chunk; words in it are discarded (4)"
     )
     net.add_argument("--segment", choices=("chunks", "silence"), default="chunks", help="how to cut long recordings")
+    add_latency(net)
     return parser
+
+
+def add_latency(parser: "argparse._ActionsContainer") -> None:
+    """Add the option that chooses one of the latencies of a causal model."""
+    latency = "latency of a causal streaming model, one of its list (default: the model's own)"
+    parser.add_argument("--latency", type=finite, metavar="S", help=latency)
 
 
 def add_base(parser: CommandParser, required: bool = False) -> None:
@@ -167,9 +174,13 @@ def _named(key: str) -> str:
 
 
 def move_to_device(recognizer: "Recognizer", options: argparse.Namespace) -> "Recognizer":
-    """Move a recogniser to the device that the options choose, and set its precision."""
+    """Move a recogniser to the device that the options choose, and set its precision and its latency."""
     import torch
 
+    from asr.recognition.latency import set_latency
+
+    if options.latency is not None:
+        set_latency(recognizer.model, options.latency, "--latency")
     is_program = recognizer.model.is_program
     if is_program and options.precision != "float32":
         raise InputError(f"--precision must be float32 with a model exported to ONNX; got {options.precision!r}.")

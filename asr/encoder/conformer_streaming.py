@@ -187,6 +187,9 @@ class ConformerStreaming(nn.Module):
             )
             for _ in range(num_layers)
         )
+        # Without right context, a chunk is the look-ahead; look-aheads that the training did not have lose accuracy.
+        is_any = None in training_chunk_frames or training_right_frames != [0]
+        self.chunk_choices = () if is_any else tuple(size for size in training_chunk_frames if size is not None)
         self._num_kept = _check_parts(cast(ConformerStreamingBlock, self.blocks[0]))
 
     def forward(self, features: Tensor, feature_lengths: Tensor, taps: Taps = NO_TAPS) -> Encoded:

@@ -33,6 +33,7 @@ class OnnxStreamingEncoder:
         self.stride = made_of.stride
         self.output_lengths = made_of.output_lengths
         self.chunk_frames = made_of.chunk_frames
+        self.chunk_choices = made_of.chunk_choices
         self.left_frames = made_of.left_frames
         self.right_frames = made_of.right_frames
         self.first_frames = made_of.first_frames

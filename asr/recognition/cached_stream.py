@@ -19,6 +19,7 @@ from asr.errors import InputError
 from asr.interfaces import BLANK_ID, Hypothesis, Span, StreamingDecoder, StreamingEncoder
 from asr.recognition.captions import DEFAULT, Captions, StreamSettings
 from asr.recognition.feature_stream import Remainder, stream_features
+from asr.recognition.latency import listed
 from asr.recognition.pieces import joined_rows
 from asr.recognition.recognizer import Recognizer, without_nan
 from asr.recognition.timing import with_times
@@ -49,6 +50,9 @@ class CachedStream:
         chunk = _frames(settings.chunk_seconds, frame_seconds, least=1, default=encoder.chunk_frames)
         if chunk is None:
             raise InputError("chunk_seconds must be given for a model whose encoder.chunk_frames is null; got none.")
+        if encoder.chunk_choices and chunk not in (*encoder.chunk_choices, encoder.chunk_frames):
+            must = f"chunk_seconds must be {listed(model)} for this model"
+            raise InputError(f"{must}; got {chunk * frame_seconds:g}.")
         left = _frames(settings.left_seconds, frame_seconds, least=0, default=encoder.left_frames)
         right = _frames(settings.right_seconds, frame_seconds, least=0, default=encoder.right_frames)
         self.chunk = chunk * self.encoder.stride  # feature frames
