@@ -1,11 +1,13 @@
 """Nemotron 3.5: the language as a prompt, from and to transformers and NeMo, equal for each language."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import safetensors.torch
+import sentencepiece
 import torch
 from torch import Tensor
 from transformers import AutoProcessor, Nemotron3_5AsrForRNNT
@@ -14,11 +16,17 @@ from asr import Stream
 from asr.checkpoint.bundle import read_bundle
 from asr.checkpoint.load import load_recognizer
 from asr.convert import main
+from asr.data.manifest import Utterance
+from asr.data.token_counts import count_tokens
+from asr.data.utterances import Utterances
 from asr.errors import InputError
 from asr.evaluate import main as evaluate
 from asr.interchange.nemo.convert import from_nemo
 from asr.interchange.prompt import take_prompt
+from asr.interfaces import Hypothesis, Span
 from tests import nemotron
+from tests.nemo import member as tar_member
+from tests.nemo import nemo_files, sentencepiece_model, write_tar
 from tests.nemotron import LANGUAGES, LOOK_AHEADS, NUM_PROMPTS
 from tests.parakeet import SAMPLE_RATE, change
 from tests.refusals import refused
@@ -202,3 +210,53 @@ def test_a_prompt_that_is_not_one_of_languages_is_not_converted(converted: Path,
     (tmp_path / "ours" / "labels.json").write_text(json.dumps({"domain": labels["domain"]}))
     with refused(InputError, "prompt.label=language ... domain"):
         main([str(tmp_path / "ours"), "--to", "huggingface", "-o", str(tmp_path / "theirs")])
+
+
+TAGS = ("<en-US>", "<de-DE>")
+
+
+@pytest.fixture(scope="module")
+def tagged(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the bundle of a model whose tokenizer has tags of languages."""
+    folder = tmp_path_factory.mktemp("tagged")
+    model = sentencepiece_model(tags=TAGS)
+    processor = sentencepiece.SentencePieceProcessor(model_proto=model)
+    settings = prompted_config()
+    settings["joint"]["vocabulary"] = [processor.id_to_piece(number) for number in range(processor.vocab_size())]
+    files = nemo_files(settings, causal_state("rnnt") | prompt_state(NUM_PROMPTS)) | {"0123_tokenizer.model": model}
+    path = write_tar(folder / "tagged.nemo", [tar_member(name, content) for name, content in files.items()])
+    assert main([str(path), "-o", str(folder / "ours")]) == 0
+    return folder / "ours"
+
+
+def test_a_target_ends_with_the_tag_of_its_language(tagged: Path) -> None:
+    model = load_recognizer(tagged).model
+    encode, reference = model.tokenizer.encode, model.reference
+    for language, tag in (("en", "<en-US>"), ("en-US", "<en-US>"), ("de", "<de-DE>")):
+        tokens = reference.tokens("the fox", language)
+        assert tokens == encode(f"the fox {tag}") != encode("the fox")
+        assert model.tokenizer.names[tokens[-1]] == tag
+        assert model.tokenizer.decode(tokens) == "the fox"
+    for language in ("fr-FR", "auto", "xx", None):  # no tag, no language, unknown
+        assert reference.tokens("the fox", language) == encode("the fox")
+
+
+def test_tags_count_as_tokens_of_an_utterance(tagged: Path) -> None:
+    reference = load_recognizer(tagged).model.reference
+    languages = ("en", "fr-FR")
+    utterances = [Utterance("a.wav", 9.0, "the fox", name, labels={"language": name}) for name in languages]
+    counts = count_tokens(Utterances.of(utterances), reference).num_tokens.tolist()
+    assert counts == [len(reference.tokens("the fox", "en")), len(reference.tokens("the fox", None))]
+    assert counts[0] > counts[1]
+
+
+def test_a_transcript_has_the_language_of_the_last_tag(tagged: Path) -> None:
+    recognizer = load_recognizer(tagged)
+    tokenizer = recognizer.model.tokenizer
+    tokens = [*tokenizer.encode("the <de-DE> fox <en-US>"), *tokenizer.encode("dog")]
+    hypothesis = Hypothesis(tokens, 0.0, [Span(frame, frame + 1) for frame in range(len(tokens))], [0.9] * len(tokens))
+    recognizer.search = lambda evidence, values=None: [[hypothesis]]  # type: ignore[method-assign]
+    transcript = recognizer.transcribe(WAVEFORMS[0], sample_rate=SAMPLE_RATE)
+    assert (transcript.text, transcript.language) == ("the fox dog", "en-US")
+    assert transcript.as_dict()["language"] == "en-US"
+    assert "language" not in replace(transcript, language=None).as_dict()

@@ -13,7 +13,7 @@ from torch.utils.data import Dataset
 
 from asr.audio.load import load_waveform, stream_waveform
 from asr.data.batch import Example, Rejected
-from asr.data.labels import NO_LABELS, Labels
+from asr.data.labels import LANGUAGE, NO_LABELS, Labels
 from asr.data.manifest import Utterance
 from asr.data.parallel import in_parallel
 from asr.data.recordings import RecordingList
@@ -75,7 +75,8 @@ class Reference:
 
     Tokens fit the audio if `output_lengths(frames) >= min_frames(tokens)`. `views` is the number of views of each
     utterance in a batch. `cells` returns the number of elements of the head's largest tensor for one utterance, given
-    its numbers of encoder frames and tokens. `labels` are those that the model reads.
+    its numbers of encoder frames and tokens. `labels` are those that the model reads. `tags` are the ends of texts by
+    language, such as " <de-DE>", that the model learns to write, if any.
     """
 
     encode: Callable[[str], list[int]]
@@ -84,6 +85,11 @@ class Reference:
     cells: Callable[[Any, Any], Any] = lambda frames, tokens: 0  # arguments: ints or tensors
     views: int = 1
     labels: Labels = NO_LABELS
+    tags: Mapping[str, str] = field(default_factory=dict)
+
+    def tokens(self, text: str, language: str | None) -> list[int]:
+        """Return the tokens of a text, with the tag of its language if it has one."""
+        return self.encode(text + self.tags.get(language or "", ""))
 
     def for_evaluation(self) -> Reference:
         """Return a copy for evaluation, with one view, and without the check that a text fits its audio."""
@@ -152,7 +158,7 @@ class SpeechDataset(Dataset[Example | Rejected]):
         features, *views = self._views(waveform, item)
         if self.reference is None:
             return Example(utterance, features, torch.zeros(0, dtype=torch.int64))
-        tokens = self.reference.encode(utterance.text)
+        tokens = self.reference.tokens(utterance.text, utterance.labels.get(LANGUAGE))
         needed = self.reference.min_frames(tokens)
         if self.reference.output_lengths(len(features)) < needed and item.factor != 1.0:
             # Use speed 1.0: the plan's factor suits the manifest's duration, but the audio is slightly shorter.

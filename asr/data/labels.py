@@ -40,6 +40,10 @@ class Labels:
         """Return the values of a label, in the order of their ids."""
         return sorted(self._ids[name], key=self._ids[name].__getitem__)
 
+    def ids(self, name: str) -> dict[str, int]:
+        """Return the ids of a label's values."""
+        return dict(self._ids[name])
+
     def last_id(self, name: str) -> int:
         """Return the largest id of a label's values; 0 before they are known."""
         return max(self._ids[name].values(), default=UNKNOWN_ID)

@@ -4,6 +4,7 @@ import logging
 import multiprocessing
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import repeat
 from typing import NamedTuple
 
 import numpy as np
@@ -12,6 +13,7 @@ from torch import Tensor
 
 from asr.data.dataset import Reference
 from asr.data.index_cache import IndexCache, spread
+from asr.data.labels import LANGUAGE
 from asr.data.parallel import num_cores
 from asr.data.utterances import Utterances
 from asr.errors import InputError
@@ -104,15 +106,15 @@ def _chunks(starts: Sequence[int], number: int) -> Iterator[np.ndarray | str]:
 def _encode(start: int) -> np.ndarray | str:
     """Return the numbers of tokens and of needed frames for a chunk of texts, (2, n) int32, or an error message."""
     utterances, reference, split = _work
-    texts = utterances.select(np.arange(start, min(start + CHUNK, len(utterances)))).texts
-    encode, min_frames = reference.encode, reference.min_frames
+    chunk = utterances.select(np.arange(start, min(start + CHUNK, len(utterances))))
+    languages = chunk.label(LANGUAGE) if reference.tags else repeat(None)
     num_tokens: list[int] = []
     needed: list[int] = []
     try:
-        for text in texts:
-            tokens = encode(text)
+        for text, language in zip(chunk.texts, languages, strict=False):
+            tokens = reference.tokens(text, language)
             num_tokens.append(len(tokens))
-            needed.append(min_frames(tokens))
+            needed.append(reference.min_frames(tokens))
     except InputError as error:
         return f"{split}: {error} (id {utterances[start + len(num_tokens)].id!r})."
     return np.array([num_tokens, needed], dtype=np.int32)

@@ -14,6 +14,7 @@ from asr.data.batch_plan import Plan, Texts, draw_factors, plan_training
 from asr.data.blocks import in_blocks
 from asr.data.dataset import Item, Reference, SpeedPerturbation
 from asr.data.epoch_plan import EpochPlan, plan_current_part
+from asr.data.labels import LANGUAGE
 from asr.data.manifest import Utterance
 from asr.data.mixture import Mixture
 from asr.data.position import Position, start_of_epoch
@@ -249,7 +250,8 @@ class TrainingSet:
     def _made_up(self, item: Item, noise: torch.Generator) -> Example:
         utterance = self.utterances[item.row]
         features, *views = torch.randn(self.reference.views, self.num_frames(item), self.features.dim, generator=noise)
-        return Example(utterance, features, torch.tensor(self.reference.encode(utterance.text)), tuple(views))
+        tokens = self.reference.tokens(utterance.text, utterance.labels.get(LANGUAGE))
+        return Example(utterance, features, torch.tensor(tokens), tuple(views))
 
     def _cells(self, seconds: Tensor, num_tokens: Tensor) -> Tensor:
         """Return the number of elements of the head's largest tensor for utterances with these seconds and tokens."""

@@ -7,10 +7,11 @@ from torch import Tensor, nn
 
 from asr.data.batch import Batch
 from asr.data.dataset import Reference
-from asr.data.labels import NO_LABELS, Labels
+from asr.data.labels import LANGUAGE, NO_LABELS, Labels
 from asr.errors import InputError
 from asr.interfaces import Encoded, Encoder, Features, Head, Prompt, Tokenizer
 from asr.text.normalize import Normalizer, scored_by
+from asr.tokenizer.hidden import language_tags
 
 NO_CONDITIONS: Mapping[str, Tensor] = {}  # a dict, because torch.export does not know a mapping proxy
 
@@ -86,7 +87,9 @@ class Model(nn.Module):
         """Functions that turn texts into training targets for this model."""
         head = self.head
         frames = self.encoder.output_lengths
-        return Reference(self.tokenizer.encode, head.min_frames, frames, head.cells, head.views, self.labels)
+        tags = language_tags(self.labels.ids(LANGUAGE), self.tokenizer.names) if LANGUAGE in self.labels.names else {}
+        ends = {language: f" {tag}" for language, tag in tags.items()}
+        return Reference(self.tokenizer.encode, head.min_frames, frames, head.cells, head.views, self.labels, ends)
 
     @property
     def scored_by(self) -> Normalizer:

@@ -36,6 +36,7 @@ from asr.storage.location import printable_url
 from asr.system.devices import usable_device
 from asr.text.numbers import counted
 from asr.text.words import spell
+from asr.tokenizer.hidden import language_of
 
 ELSEWHERE = {  # arguments of other toolkits, and what to give instead
     "batch_size": ". Give batch_seconds, the maximum seconds of audio in a batch",
@@ -419,6 +420,7 @@ class _Joined:
         self._words: list[Word] = []
         self._alternatives = [Alternative("", 0.0)]
         self._speech = False
+        self._language: str | None = None
 
     def add(self, segment: Segment, found: list[Hypothesis] | AudioError, duration: float) -> list[Word]:
         """Add a segment of an utterance that lasts `duration` seconds; return its words."""
@@ -430,6 +432,7 @@ class _Joined:
         # The last frame may end after the audio.
         end = min(segment.start + num_frames * self._recognizer.model.frame_seconds, duration)
         words = [*self._recognizer.words(found[0], segment.start, end)]
+        self._language = language_of(found[0].tokens, self._recognizer.model.tokenizer.names) or self._language
         self._words += words
         self._alternatives = _combine(
             self._alternatives, self._recognizer.alternatives(found, self._nbest), self._nbest
@@ -438,7 +441,7 @@ class _Joined:
 
     def transcript(self, duration: float) -> Transcript:
         """Return the transcript of all segments."""
-        return Transcript(tuple(self._words), tuple(self._alternatives), duration, self._speech)
+        return Transcript(tuple(self._words), tuple(self._alternatives), duration, self._speech, self._language)
 
 
 def _combine(before: list[Alternative], after: list[Alternative], nbest: int) -> list[Alternative]:

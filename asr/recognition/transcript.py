@@ -43,12 +43,14 @@ class Transcript:
         alternatives: hypotheses, best first; the first one is the transcript itself.
         duration: duration of the recording, in seconds.
         speech: False if the recording cannot contain speech; the network did not run in this case.
+        language: the language that the model wrote last as a tag, such as "de-DE"; None if it writes no tags.
     """
 
     words: tuple[Word, ...]
     alternatives: tuple[Alternative, ...]
     duration: float
     speech: bool = True
+    language: str | None = None
 
     @property
     def text(self) -> str:
@@ -78,7 +80,7 @@ class Transcript:
             confidence = math.prod(word.confidence for word in replaced)
             words += [Word(text, replaced[0].start, replaced[-1].end, confidence) for text in together[first:last]]
         alternatives = (replace(alternative, text=normalize(alternative.text)) for alternative in self.alternatives)
-        return Transcript(tuple(words), tuple(alternatives), self.duration, self.speech)
+        return replace(self, words=tuple(words), alternatives=tuple(alternatives))
 
     def rounded(self) -> Transcript:
         """Round times to milliseconds and confidences to four digits, as they are written to files."""
@@ -91,6 +93,7 @@ class Transcript:
         """Return the transcript with the keys of `asr.transcribe --format json`."""
         return {
             "text": self.text,
+            **({} if self.language is None else {"language": self.language}),
             "duration": round(self.duration, 3),
             "speech": self.speech,
             "confidence": None if self.confidence is None else round(self.confidence, 4),

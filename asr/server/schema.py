@@ -34,6 +34,7 @@ class Transcription(BaseModel):
     model_config = ConfigDict(extra="forbid")
     id: str = Field(description="the name of the uploaded file")
     text: str
+    language: str | None = Field(default=None, description="language that the model wrote as a tag, if it writes tags")
     duration: Seconds = Field(description="duration of the recording, in seconds")
     speech: bool = Field(description="false: the recording contains only silence or steady noise, so it has no words")
     confidence: Share | None = Field(description="mean of the words' confidences; null without words")
