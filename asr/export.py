@@ -50,7 +50,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     from asr.publishing.agreement import recordings
     from asr.publishing.exported_folder import check_exported, replace_exported, token_files
     from asr.publishing.fixed_prompt import with_language
-    from asr.publishing.programs import all_programs, check_exportable, differences, smaller, written_down
+    from asr.publishing.programs import (
+        all_programs,
+        check_exportable,
+        differences,
+        is_transducer,
+        smaller,
+        written_down,
+    )
     from asr.recognition.latency import set_latency
 
     path, base = path_of(options.model), None if options.base is None else path_of(options.base)
@@ -96,6 +103,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sizes = ", ".join(f"{name} ({len(content) / 1e6:.1f} MB)" for name, content in contents.items())
         print(f"{options.output}: {sizes}")
     print(compared)
+    if is_transducer(recognizer) and recognizer.model.encoder.streaming is not None:
+        print("The programs are for whole recordings: a stream recognises the last seconds again with each chunk.")
     if PROMPT in model.config and options.language is None:
         print("The programs recognise without the label of the model's prompt; --language gives them a language.")
     if figures:

@@ -339,6 +339,20 @@ def test_an_archive_of_nemo_converts_and_converts_back(kind: str, tmp_path: Path
 
 
 @pytest.mark.slow
+def test_an_exported_transducer_recognises_whole_recordings_at_its_latency(
+    converted: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("onnxscript", reason="the extra onnx is not installed")
+    assert export([str(converted / "ours"), "-o", str(tmp_path / "exported"), "--latency", "0.08"]) == 0
+    assert "whole recordings" in capsys.readouterr().out
+    ours, exported = (load_recognizer(path) for path in (converted / "ours", tmp_path / "exported"))
+    set_latency(ours.model, 0.08)
+    texts = [[each.text for each in made.transcribe(WAVEFORMS, sample_rate=SAMPLE_RATE)] for made in (ours, exported)]
+    assert texts[0] == texts[1]
+    assert "recognised again" in Stream(exported).note
+
+
+@pytest.mark.slow
 def test_an_exported_hybrid_streams_at_its_latency_like_the_bundle(tmp_path: Path) -> None:
     pytest.importorskip("onnxscript", reason="the extra onnx is not installed")
     path = nemo_archive(tmp_path, causal_config("hybrid rnnt"), causal_state("hybrid rnnt"))

@@ -52,10 +52,6 @@ def check_exportable(recognizer: Recognizer, config: Config) -> None:
     if more:
         must = "the decoder of an exported model must need only the log_probs of frames, or a joiner"
         raise InputError(f"{must}; decode={name} needs a {more[0]}, which is not exported yet.{cure}")
-    if is_transducer(recognizer) and recognizer.model.encoder.streaming is not None:
-        must = "the encoder of an exported transducer must be for whole recordings"
-        given = f"encoder={config['encoder']['name']} is for streams, which are exported only for CTC heads"
-        raise InputError(f"{must}; {given}.{cure}")
 
 
 def is_transducer(recognizer: Recognizer) -> bool:
