@@ -1,6 +1,7 @@
 """The Fast Conformer equals the Parakeet encoder of transformers, and its sizes equal those in NeMo's table."""
 
 import itertools
+from typing import Any
 
 import pytest
 import torch
@@ -12,7 +13,7 @@ from transformers.models.parakeet.modeling_parakeet import ParakeetEncoder
 
 from asr.build import component
 from asr.encoder.conformer import Conformer
-from asr.encoder.subsampling import depthwise_conv
+from asr.encoder.subsampling.causal_conv import CausalConv
 from asr.encoder.subsampling.depthwise_conv import DepthwiseConv
 from asr.interchange.account import take
 from asr.interchange.huggingface.config import encoder_config, scale
@@ -123,9 +124,10 @@ def test_the_front_end_equals_sums_over_windows(lengths: list[int], more: int, d
         torch.testing.assert_close(out[number, : len(expected)], expected, rtol=0, atol=1e-12)
 
 
-def test_a_long_recording_subsampled_in_blocks_gives_the_same_frames(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(depthwise_conv, "BLOCK_FRAMES", 5)
-    subsampling = DepthwiseConv(20, 16, num_channels=6, dropout=0.0).double()
+@pytest.mark.parametrize("cls", [DepthwiseConv, CausalConv])
+def test_a_long_recording_subsampled_in_blocks_gives_the_same_frames(cls: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(f"{cls.__module__}.BLOCK_FRAMES", 5)
+    subsampling = cls(20, 16, num_channels=6, dropout=0.0).double()
     for num_frames in (39, 40, 41, 48, 49, 203):
         features = torch.randn(3, num_frames, 20, dtype=torch.float64)
         lengths = torch.tensor([num_frames, num_frames // 2, num_frames - 3])

@@ -4,14 +4,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from asr.encoder.subsampling.depthwise_conv import BLOCK_FRAMES, NUM_STAGES
 from asr.interfaces import State
+from asr.kernels.choice import wants_plain
 from asr.kernels.depthwise import DepthwiseConv2d
 from asr.kernels.dropout import Dropout
 from asr.kernels.strided_conv import KERNEL_SIZE, STRIDE
 from asr.lengths import Lengths, padding_mask
 from asr.settings.rule import Dim, Probability
 
-NUM_STAGES = 3
 BEFORE, AFTER = KERNEL_SIZE - 1, STRIDE - 1  # zeros at both ends of the time and of the frequency axis
 
 
@@ -47,7 +48,23 @@ class CausalConv(nn.Module):
         self.dropout = Dropout(dropout)
 
     def forward(self, features: Tensor, feature_lengths: Tensor) -> tuple[Tensor, Tensor]:
-        """Map (B, T, F), (B,) to (B, T', D), (B,); outputs at padded frames are finite even if the padding is not."""
+        """Map (B, T, F), (B,) to (B, T', D), (B,); outputs at padded frames are finite even if the padding is not.
+
+        Without gradients, long recordings are convolved in blocks, as the chunks of a stream; this limits the memory.
+        """
+        block = BLOCK_FRAMES * self.stride
+        if torch.is_grad_enabled() or wants_plain() or features.shape[1] <= block:
+            return self._convolve(features, feature_lengths)
+        unread = self.stride - self.first_frames
+        x, state, outs = F.pad(features, (0, 0, unread, 0)), self.initial_state(len(features)), []
+        for begin in range(0, x.shape[1], block):
+            lengths = (feature_lengths + unread - begin).clamp(0, block)
+            out, _, state = self.step(x[:, begin : begin + block], lengths, state)
+            outs.append(out)
+        return torch.cat(outs, dim=1), self.output_lengths(feature_lengths)
+
+    def _convolve(self, features: Tensor, feature_lengths: Tensor) -> tuple[Tensor, Tensor]:
+        """Compute all output frames in one pass."""
         x, lengths = features[:, None], feature_lengths  # (B, 1, T, F)
         for stage in self.stages:
             x = x.masked_fill(padding_mask(lengths, x.shape[2])[:, None, :, None], 0.0)
