@@ -207,10 +207,10 @@ def test_the_readme_names_the_programs_that_need_the_data_file(exported: Path) -
     assert all(f"`{name}`" in row for name in ("encoder.onnx", "encoder-waveform.onnx", "encoder-sherpa.onnx"))
 
 
-def test_sherpa_onnx_reads_the_data_file_from_any_folder(exported: Path) -> None:
-    """sherpa-onnx's own features differ slightly, and random weights amplify this: only the texts' beginnings agree."""
+def test_sherpa_onnx_reads_the_data_file_from_the_folder_of_the_program(exported: Path, tmp_path: Path) -> None:
+    """sherpa-onnx computes its own features, and random weights amplify the differences, so texts are not compared."""
     pytest.importorskip("sherpa_onnx", reason="sherpa-onnx is not installed")
-    assert all(by_sherpa(exported / "exported", recordings(exported)))
+    assert all(by_sherpa(exported / "exported", recordings(exported), place=tmp_path))
 
 
 @pytest.mark.slow
