@@ -3,7 +3,7 @@
 The model has random weights and the shapes of parakeet-tdt-0.6b-v3, changed by the settings KEY=VALUE. For float32 and
 each quantisation, a row has the wall time, the CPU time and the peak of resident memory of `asr.export`; the size of
 the folder; the largest difference of the encoder's output from torch's, divided by the largest output; and the numbers
-of characters that asr and sherpa-onnx write with the programs. The random model writes a token per frame.
+of tokens that asr and sherpa-onnx emit with the programs. The random model emits a token in each frame.
 """
 
 import argparse
@@ -54,8 +54,8 @@ COLUMNS: dict[str, Callable[[Any], str]] = {
     "peak GB": fixed(1),
     "GB on disk": fixed(2),
     "largest difference": "{:.1e}".format,
-    "characters, asr": fixed(0),
-    "characters, sherpa-onnx": fixed(0),
+    "tokens, asr": fixed(0),
+    "tokens, sherpa-onnx": fixed(0),
 }
 
 
@@ -80,8 +80,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             figures = export(folder / "bundle", folder / name, [] if name == FLOAT32 else ["--quantize", name])
             size = sum(path.stat().st_size for path in (folder / name).iterdir()) / 1e9
             difference = in_fresh_process(largest_difference, folder / "bundle", folder / name)
-            by_asr, by_sherpa = (in_fresh_process(count, folder / name) for count in (characters, sherpa_characters))
-            table.row(name, *figures, size, difference, by_asr, by_sherpa)
+            tokens = [in_fresh_process(count, folder / name) for count in (num_tokens_of_asr, num_tokens_of_sherpa)]
+            table.row(name, *figures, size, difference, *tokens)
         table.save(options.output_dir, facts)
     return 0
 
@@ -140,19 +140,19 @@ def largest_difference(bundle: Path, folder: Path) -> float:
 
 
 @torch.inference_mode()
-def characters(folder: Path) -> int:
-    """Return the number of characters that asr recognises with ONNX Runtime."""
+def num_tokens_of_asr(folder: Path) -> int:
+    """Return the number of tokens that asr recognises with ONNX Runtime."""
     recognizer = load_recognizer(folder)
-    features, num_characters = recognizer.model.features, 0
+    features, num_tokens = recognizer.model.features, 0
     for waveform in made_audio(features.sample_rate).values():  # `transcribe` would skip it, since it is not speech
         batch = features(waveform)[None]
         [hypotheses] = recognizer.hypotheses(recognizer.model(batch, torch.tensor([batch.shape[1]])))
-        num_characters += len(recognizer.text(hypotheses[0]))
-    return num_characters
+        num_tokens += len(hypotheses[0].tokens)
+    return num_tokens
 
 
-def sherpa_characters(folder: Path) -> int:
-    """Return the number of characters that sherpa-onnx recognises."""
+def num_tokens_of_sherpa(folder: Path) -> int:
+    """Return the number of tokens that sherpa-onnx recognises."""
     import sherpa_onnx
 
     model = sherpa_onnx.OfflineRecognizer.from_transducer(
@@ -160,13 +160,13 @@ def sherpa_characters(folder: Path) -> int:
         tokens=str(folder / SHERPA_TOKENS),
         model_type="nemo_transducer",
     )
-    num_characters = 0
+    num_tokens = 0
     for waveform in made_audio(SAMPLE_RATE).values():
         stream = model.create_stream()
         stream.accept_waveform(SAMPLE_RATE, waveform.numpy())
         model.decode_stream(stream)
-        num_characters += len(stream.result.text)
-    return num_characters
+        num_tokens += len(stream.result.tokens)
+    return num_tokens
 
 
 if __name__ == "__main__":
