@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from asr.cli.command import DECODERS, add_base, add_latency, audio_progress, check_language, progress_bar, run_command
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from asr.data.manifest import Utterance
     from asr.publishing.agreement import ProgramDifference
     from asr.publishing.browser_runtime import Runtime
-    from asr.publishing.programs import Parts
+    from asr.publishing.programs import Files
     from asr.recognition.recognizer import Recognizer
 
 SMALLER = {
@@ -44,12 +45,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         raise InputError("--example needs --web; it is for the page.")
     if options.to == HUGGING_FACE:
         return _publish(options)
-    from asr.build import PROMPT
-    from asr.checkpoint.load import bundle_recognizer, read_model, stored_at
-    from asr.interchange.hub import path_of
     from asr.publishing.agreement import recordings
     from asr.publishing.exported_folder import check_exported, replace_exported, token_files
-    from asr.publishing.fixed_prompt import with_language
+    from asr.publishing.program_weights import write
     from asr.publishing.programs import (
         all_programs,
         check_exportable,
@@ -58,54 +56,53 @@ def main(arguments: Sequence[str] | None = None) -> int:
         smaller,
         written_down,
     )
-    from asr.recognition.latency import set_latency
 
-    path, base = path_of(options.model), None if options.base is None else path_of(options.base)
-    check_apart("--output", options.output, [stored_at(given) for given in (path, base) if given is not None])
-    model = _with_decoder(read_model(path, base), options.decode)
-    if model.programs:
-        raise InputError(f"{path}: a model to export must have weights; this one is exported already.")
-    recognizer, bundle = with_language(bundle_recognizer(model, path), model, options.language)
-    if options.latency is not None:
-        bundle.config["encoder"]["chunk_frames"] = set_latency(recognizer.model, options.latency, "--latency")
+    recognizer, bundle = _opened(options)
     check_exportable(recognizer, bundle.config)
     if not options.web:
         check_exported(options.output, bundle)
     utterances = _utterances(options)
     audio = recordings(recognizer.model.features, options.audio)
-    with progress_bar() as progress:
-        task = progress.add_task("", total=None)
-        printed: set[str] = set()
+    with TemporaryDirectory() as place:
+        folder = Path(place)  # programs are compared, quantised and measured in it
+        with progress_bar() as progress:
+            task = progress.add_task("", total=None)
+            printed: set[str] = set()
 
-        def on_step(description: str) -> None:
-            progress.update(task, description=description)
-            if progress.disable and (step := description.partition(":")[0]) not in printed:  # a bar would show it
-                printed.add(step)
-                print(step, file=sys.stderr, flush=True)
+            def on_step(description: str) -> None:
+                progress.update(task, description=description)
+                if progress.disable and (step := description.partition(":")[0]) not in printed:  # a bar would show it
+                    printed.add(step)
+                    print(step, file=sys.stderr, flush=True)
 
-        runtime = _runtime(options, bundle, recognizer, on_step)
-        parts = written_down(recognizer, on_step)
-        programs = all_programs(parts, recognizer, bundle.config)
-        comparison = differences(recognizer, bundle.config, programs, audio, on_step)
-        compared = _compared(len(audio) - len(options.audio), len(options.audio), comparison, options.quantize)
-    figures = ""
-    if options.quantize is not None:
-        made = {"float32": parts, options.quantize: smaller(parts, options.quantize)}
-        programs = all_programs(made[options.quantize], recognizer, bundle.config)
-        figures = _figures(options, recognizer, bundle, made, utterances)
-    contents = {name: program.SerializeToString() for name, program in programs.items()}
-    if runtime is not None:
-        _write_site(options, bundle, recognizer, contents, runtime)
-    else:
-        card = _card(options, bundle, recognizer, programs, compared, figures)
-        tokens = token_files(recognizer.model.tokenizer.names, contents)
-        replace_exported(options.output, bundle, contents, tokens, card)
-        sizes = ", ".join(f"{name} ({len(content) / 1e6:.1f} MB)" for name, content in contents.items())
-        print(f"{options.output}: {sizes}")
+            runtime = _runtime(options, bundle, recognizer, on_step)
+            parts = written_down(recognizer, folder, on_step)
+            programs = all_programs(parts, recognizer, bundle.config)
+            files = write(programs, folder)
+            comparison = differences(recognizer, bundle.config, files, audio, on_step)
+            compared = _compared(len(audio) - len(options.audio), len(options.audio), comparison, options.quantize)
+        figures = ""
+        if options.quantize is not None:
+            recognizer.model.to("meta")  # the weights are not used any more; this frees their memory
+            smaller_folder = folder / options.quantize
+            smaller_folder.mkdir()
+            parts = smaller(parts, files, options.quantize, smaller_folder)
+            programs = all_programs(parts, recognizer, bundle.config)
+            made = {"float32": files, options.quantize: write(programs, smaller_folder)}
+            files = made[options.quantize]
+            figures = _figures(options, recognizer, bundle, made, utterances)
+        if runtime is not None:
+            _write_site(options, bundle, recognizer, files, runtime)
+        else:
+            sizes = {name: path.stat().st_size for name, path in files.items()}
+            card = _card(options, bundle, recognizer, programs, sizes, compared, figures)
+            replace_exported(options.output, bundle, files, token_files(recognizer.model.tokenizer.names, files), card)
+            listed = ", ".join(f"{name} ({size / 1e6:.1f} MB)" for name, size in sizes.items())
+            print(f"{options.output}: {listed}")
     print(compared)
     if is_transducer(recognizer) and recognizer.model.encoder.streaming is not None:
         print("The programs are for whole recordings: a stream recognises the last seconds again with each chunk.")
-    if PROMPT in model.config and options.language is None:
+    if recognizer.model.prompt is not None and options.language is None:
         print("The programs recognise without the label of the model's prompt; --language gives them a language.")
     if figures:
         print(f"\n{figures}")
@@ -173,6 +170,24 @@ def _publish(options: argparse.Namespace) -> int:
     return 0
 
 
+def _opened(options: argparse.Namespace) -> "tuple[Recognizer, Bundle]":
+    """Return the recogniser to export, and its bundle without the weights, which would be in memory twice."""
+    from asr.checkpoint.load import bundle_recognizer, read_model, stored_at
+    from asr.interchange.hub import path_of
+    from asr.publishing.fixed_prompt import with_language
+    from asr.recognition.latency import set_latency
+
+    path, base = path_of(options.model), None if options.base is None else path_of(options.base)
+    check_apart("--output", options.output, [stored_at(given) for given in (path, base) if given is not None])
+    model = _with_decoder(read_model(path, base), options.decode)
+    if model.programs:
+        raise InputError(f"{path}: a model to export must have weights; this one is exported already.")
+    recognizer, bundle = with_language(bundle_recognizer(model, path), model, options.language)
+    if options.latency is not None:
+        bundle.config["encoder"]["chunk_frames"] = set_latency(recognizer.model, options.latency, "--latency")
+    return recognizer, replace(bundle, weights={})
+
+
 def _with_decoder(bundle: "Bundle", name: str | None) -> "Bundle":
     """Return the bundle with another decoder, if a name is given."""
     from asr.checkpoint.load import decoder_settings
@@ -211,14 +226,14 @@ def _write_site(
     options: argparse.Namespace,
     bundle: "Bundle",
     recognizer: "Recognizer",
-    programs: Mapping[str, bytes],
+    files: "Files",
     runtime: "Runtime",
 ) -> None:
     """Write the page, and print the command to open it."""
     from asr.publishing.site import write_site
 
     folder = options.output
-    size = write_site(folder, _source(options), bundle, recognizer, programs, runtime, options.example)
+    size = write_site(folder, _source(options), bundle, recognizer, files, runtime, options.example)
     print(f"{folder}: a page; a browser downloads {size} MB before the first recognition.")
     print(f"To open it: python -m http.server --directory {shlex.quote(str(folder))}; then open http://localhost:8000")
 
@@ -227,7 +242,7 @@ def _figures(
     options: argparse.Namespace,
     recognizer: "Recognizer",
     bundle: "Bundle",
-    made: "Mapping[str, Parts]",
+    made: "Mapping[str, Files]",
     utterances: "Sequence[Utterance]",
 ) -> str:
     """Measure size, speed and WER before and after quantisation; return a table."""
@@ -235,12 +250,12 @@ def _figures(
     from asr.publishing.programs import net_of, running, size
 
     file, net = net_of(recognizer)
-    rates = speeds(recognizer, {name: parts[file].SerializeToString() for name, parts in made.items()}, net)
+    rates = speeds(recognizer, {name: files[file] for name, files in made.items()}, net)
     rows = []
-    for name, parts in made.items():
-        decoded = running(recognizer, bundle.config, parts)
+    for name, files in made.items():
+        decoded = running(recognizer, bundle.config, files)
         with audio_progress(f"WER of {name}", utterances) as on_progress:
-            figures = measured(decoded, size(parts), rates[name], options.manifest, utterances, on_progress)
+            figures = measured(decoded, size(files), rates[name], options.manifest, utterances, on_progress)
             rows.append(figures.row(name))
     words = f"; WER: on {Path(options.manifest).name}" if utterances else "; WER: only with --manifest"
     how = f"Speed: on one recording of 10 s, with one thread of this processor, without features{words}."
@@ -276,6 +291,7 @@ def _card(
     bundle: "Bundle",
     recognizer: "Recognizer",
     programs: "Mapping[str, ModelProto]",
+    sizes: Mapping[str, int],
     compared: str,
     figures: str,
 ) -> str:
@@ -286,7 +302,7 @@ def _card(
         max_symbols=bundle.config["decode"].get("max_symbols"),
         name=real(options.output).name,
         source=_source(options),
-        programs=[(name, program.ByteSize(), described(program)) for name, program in programs.items()],
+        files=[(name, size, described(name, programs)) for name, size in sizes.items()],
         compared=compared,
         figures=figures,
         model_card=bundle.card,

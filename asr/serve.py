@@ -195,6 +195,8 @@ def _serve(
     examples: "tuple[ExampleAudio, ...]",
     server_socket: socket.socket,
 ) -> None:
+    from dataclasses import replace
+
     from asr.recognition.captions import StreamSettings
     from asr.server.jobs import Jobs
     from asr.server.metrics import Metrics
@@ -206,9 +208,8 @@ def _serve(
     from asr.server.upload import Limits, Uploads
 
     metrics = Metrics()
-    jobs = Jobs(
-        recognizer, inference_options, queue=options.queue, num_threads=options.num_threads, on_batch=metrics.batch
-    )
+    of_jobs = replace(inference_options, language=None)  # a request's language takes precedence
+    jobs = Jobs(recognizer, of_jobs, queue=options.queue, num_threads=options.num_threads, on_batch=metrics.batch)
     limits = Limits(round(options.max_megabytes * 1e6), options.max_seconds, options.upload_seconds)
     uploads = Uploads(limits, options.queue, metrics.uploading)
     streams = Streams(

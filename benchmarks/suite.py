@@ -44,6 +44,7 @@ SUITE = {  # name of each benchmark, and the options of each of its runs
     "streaming": [""],
     "captions": [""],
     "export": [""],
+    "large_export": [""],
     "scale": [""],
     "browser": [""],
 }

@@ -7,7 +7,19 @@ import pytest
 
 from asr.checkpoint.load import write_bundle
 from asr.errors import InputError
-from benchmarks import captions, long_recording, plan, remote, remote_peers, searches, serve, silence, startup, suite
+from benchmarks import (
+    captions,
+    large_export,
+    long_recording,
+    plan,
+    remote,
+    remote_peers,
+    searches,
+    serve,
+    silence,
+    startup,
+    suite,
+)
 from benchmarks.race import race
 from tests.conftest import ROOT
 from tests.forked import run_module
@@ -104,6 +116,18 @@ def test_the_benchmark_of_silence_has_a_row_for_each_kind_of_silence_and_of_non_
     assert [row["WER"] is None for row in found] == [False] * 5 + [True] * 3
     assert found[0]["WER"] < 0.05  # type: ignore[operator]  # this model recognises nearly every word of its corpus
     assert found[1]["WER"] < 0.3  # type: ignore[operator]  # the gaps of tones are silent as well
+
+
+@pytest.mark.slow
+def test_the_benchmark_of_large_exports_has_a_row_for_each_kind_of_weights(tmp_path: Path) -> None:
+    pytest.importorskip("onnxscript", reason="the extra onnx is not installed")
+    pytest.importorskip("sherpa_onnx", reason="sherpa-onnx is not installed")
+    small = ["encoder.dim=32", "encoder.num_layers=1", "head.predictor.dim=16"]
+    assert large_export.main([*small, "--weights", "float32", "fp16", "--output-dir", str(tmp_path)]) == 0
+    float32, fp16 = rows(tmp_path, "large_export")
+    assert 0 < float32["largest difference"] < 1e-4 < fp16["largest difference"] < 1e-2  # type: ignore[operator]
+    assert fp16["GB on disk"] < 0.7 * float32["GB on disk"]  # type: ignore[operator]
+    assert all(row["seconds"] > 0 and row["peak GB"] > 0 for row in (float32, fp16))  # type: ignore[operator]
 
 
 def test_the_benchmark_of_the_server_has_a_row_for_each_number_of_clients(fluent: Path, tmp_path: Path) -> None:

@@ -73,11 +73,12 @@ def transducer_bundle(folder: Path, *overrides: str, blank: float = 4.0) -> Path
 BY_SHERPA = """
 import sys, sherpa_onnx, soundfile
 
-names = {name: f"{name}-sherpa.onnx" for name in ("encoder", "decoder", "joiner")}
+folder, method, *recordings = sys.argv[1:]
+names = {name: f"{folder}/{name}-sherpa.onnx" for name in ("encoder", "decoder", "joiner")}
 model = sherpa_onnx.OfflineRecognizer.from_transducer(
-    **names, tokens="tokens-sherpa.txt", model_type="nemo_transducer", decoding_method=sys.argv[1]
+    **names, tokens=f"{folder}/tokens-sherpa.txt", model_type="nemo_transducer", decoding_method=method
 )
-for recording in sys.argv[2:]:
+for recording in recordings:
     stream = model.create_stream()
     waveform, sample_rate = soundfile.read(recording, dtype="float32")
     stream.accept_waveform(sample_rate, waveform)
@@ -86,10 +87,13 @@ for recording in sys.argv[2:]:
 """
 
 
-def by_sherpa(folder: Path, paths: list[str], method: str = "greedy_search") -> list[str]:
-    """Return the texts of sherpa-onnx; run it in a separate process, because its errors crash the process."""
-    command = [sys.executable, "-c", BY_SHERPA, method, *paths]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
+def by_sherpa(folder: Path, paths: list[str], method: str = "greedy_search", place: Path | None = None) -> list[str]:
+    """Return the texts of sherpa-onnx; run it in a separate process, because its errors crash the process.
+
+    The working folder is `place`, or this process's.
+    """
+    command = [sys.executable, "-c", BY_SHERPA, str(folder), method, *paths]
+    done = subprocess.run(command, cwd=place, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return done.stdout.splitlines()
 

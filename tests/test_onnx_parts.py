@@ -34,6 +34,7 @@ from asr.onnx.exported import exported
 from asr.onnx.names import JOINER_NAMES, PREDICTOR_NAMES
 from asr.onnx.session import run, session
 from asr.publishing import agreement, stream_step, transducer_programs
+from asr.publishing.program_weights import write
 from asr.publishing.programs import running
 from asr.publishing.quantization import QUANTIZATIONS, smaller
 from asr.recognition.recognizer import Recognizer
@@ -215,13 +216,15 @@ def test_a_quantised_transducer_is_smaller_in_all_parts_and_runs(
     quantization: str, spoken: Path, tmp_path: Path
 ) -> None:
     parts = {name: onnx.load(spoken / "exported" / name) for name in ("encoder.onnx", "predictor.onnx", "joiner.onnx")}
-    made = smaller(parts, quantization)
+    made = smaller(parts, {name: spoken / "exported" / name for name in parts}, quantization, tmp_path)
+    files = write(made, tmp_path)
+    made = {name: onnx.load(files[name]) for name in made}
     for name, part in made.items():
         onnx.checker.check_model(part, full_check=True)
         ratio = weight_bytes(part) / weight_bytes(parts[name])
         assert ratio < (0.6 if quantization == "fp16" else 0.9), name  # int8: only of MatMul and Gemm
     config = read_bundle(spoken / "bundle").config
-    recognizer = running(load_recognizer(spoken / "bundle"), config, made)
+    recognizer = running(load_recognizer(spoken / "bundle"), config, files)
     assert all(transcript.text for transcript in recognizer.transcribe(waveforms(tmp_path), sample_rate=16_000))
 
 

@@ -3,6 +3,7 @@
 The corpus has two languages with the same sounds, tones, and different letters. Only the label tells them apart.
 """
 
+import asyncio
 import json
 import logging
 import math
@@ -21,6 +22,7 @@ import torch
 from torch import Tensor
 
 from asr.align import main as align
+from asr.audio.load import load_waveform
 from asr.build import build_features, build_labels, build_model, build_tokenizer, check_components, component
 from asr.checkpoint.bundle import Bundle, replace_bundle
 from asr.checkpoint.load import fitted_files, load_recognizer, model_config
@@ -48,9 +50,10 @@ from asr.train import train
 from asr.training.task import RecognitionTask
 from asr.transcribe import main as transcribe
 from tests.conftest import PATIENCE, TINY, made_once, resolved, settings_with, tone_corpus
+from tests.live import events, live, pcm, say, text
 from tests.processes import bundle, die_at_save, finish, metrics, resumptions, start
-from tests.refusals import refused
-from tests.serving import serving
+from tests.refusals import mentions, refused
+from tests.serving import Server, serving
 from tests.tones import sentences, speak, write_corpus
 
 TO_B = str.maketrans("abcdef", "bcdefa")  # language b spells each sound with another letter
@@ -257,6 +260,49 @@ def test_the_server_recognises_recordings_in_its_language(bilingual: Path) -> No
             timeout=PATIENCE,
         ).json()
         assert (answer["text"], answer["language"]) == (second.text, "b")
+
+
+def test_a_request_names_its_language_and_the_server_only_the_default(bilingual: Path) -> None:
+    first, second = read_manifest(bilingual / "test.jsonl", ["language"])[:2]  # languages a and b
+
+    def form(server: Server, given: Utterance, language: str) -> httpx.Response:
+        return httpx.post(
+            f"{server.address}/v1/audio/transcriptions",
+            files={"file": Path(given.audio_filepath).read_bytes()},
+            data={"model": "run", "language": language, "response_format": "verbose_json"},
+            timeout=PATIENCE,
+        )
+
+    with serving(bilingual / "run", "--language", "b") as server:
+        for given, language in ((first, "a"), (second, "b"), (first, "a")):
+            content = Path(given.audio_filepath).read_bytes()
+            assert server.post(content, "a.flac", language=language).json()["text"] == given.text
+            answer = form(server, given, language).json()
+            assert (answer["text"], answer["language"]) == (given.text, language)
+        refusal = server.post(content, "a.flac", language="xx")
+        assert refusal.status_code == 422
+        assert mentions(refusal.json()["detail"], "language ... a, b ... xx")
+        assert form(server, first, "xx").status_code == 400
+
+
+def test_a_stream_names_its_language(bilingual: Path) -> None:
+    first, second = read_manifest(bilingual / "test.jsonl", ["language"])[:2]
+    recognizer = load_recognizer(bilingual / "run")
+
+    async def texts() -> list[str]:
+        heard = []
+        async with live(recognizer) as server:
+            for given, language in ((first, "a"), (second, "b")):
+                rate = recognizer.model.features.sample_rate
+                options = {"sample_rate": rate, "language": language}
+                heard.append(text(await say(server, [pcm(load_waveform(given.audio_filepath, rate))], options)))
+            async with server.connect() as connection:
+                await connection.send(json.dumps({"sample_rate": 16_000, "language": "xx"}))
+                [refusal] = await events(connection)
+                assert "xx" in refusal["error"]
+        return heard
+
+    assert asyncio.run(texts()) == [first.text, second.text]
 
 
 def test_an_exported_model_recognises_in_the_language_of_the_export(

@@ -26,6 +26,7 @@ from asr.export import main as export
 from asr.onnx.names import FRONT_END, PROGRAM, WAVEFORM
 from asr.publishing import browser_runtime as runtimes
 from asr.publishing.browser_runtime import Runtime, browser_runtime, registry
+from asr.publishing.program_weights import write
 from asr.publishing.programs import written_down
 from asr.publishing.site import ALWAYS, LARGE, prepare_site, write_site
 from asr.recognition.recognizer import Recognizer
@@ -49,9 +50,10 @@ def bundle(card: str = "") -> Bundle:
 def written(folder: Path, name: str = "tones", program: bytes = b"program", **others: Any) -> Path:
     """Write a page whose model need not work; return its folder."""
     given = {"runtime": FAKE, "examples": [], "card": ""} | others
-    write_site(
-        folder, name, bundle(given["card"]), listener(), {WAVEFORM: program}, given["runtime"], given["examples"]
-    )
+    path = folder.with_name(f"{folder.name}.onnx")
+    path.write_bytes(program)
+    write_site(folder, name, bundle(given["card"]), listener(), {WAVEFORM: path}, given["runtime"], given["examples"])
+    path.unlink()
     return folder
 
 
@@ -131,8 +133,9 @@ def test_the_decoder_of_the_ctc_head_is_not_advised_for_a_model_without_it(
 
 
 def test_a_model_exported_as_several_onnx_files_is_refused_for_the_web_page(tmp_path: Path) -> None:
+    names = ("encoder.onnx", "joiner.onnx")
     with refused(InputError, "encoder.onnx ... joiner.onnx"):
-        write_site(tmp_path / "x", "x", bundle(), listener(), {"encoder.onnx": b"", "joiner.onnx": b""}, FAKE, [])
+        write_site(tmp_path / "x", "x", bundle(), listener(), dict.fromkeys(names, tmp_path), FAKE, [])
     assert not (tmp_path / "x").exists()
 
 
@@ -285,10 +288,11 @@ def site(
     """The page of a net that recognises tones."""
     from asr.publishing.program import joined
 
-    parts = written_down(recognizer, lambda step: None)
-    program = joined(parts[FRONT_END], parts[PROGRAM]).SerializeToString()
+    programs = tmp_path_factory.mktemp("programs")
+    parts = written_down(recognizer, programs, lambda step: None)
+    files = write({WAVEFORM: joined(parts[FRONT_END], parts[PROGRAM])}, programs)
     folder = tmp_path_factory.mktemp("site") / "site"
-    write_site(folder, "tones", bundle("# Tones\n"), recognizer, {WAVEFORM: program}, runtime, [recordings["plain"]])
+    write_site(folder, "tones", bundle("# Tones\n"), recognizer, files, runtime, [recordings["plain"]])
     return folder
 
 

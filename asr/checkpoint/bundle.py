@@ -22,7 +22,7 @@ from asr.checkpoint.formats import FORMAT, KEY, of_today
 from asr.errors import InputError, one_line, reason_of, shown
 from asr.language_model.arpa import HEAD_BYTES, is_arpa
 from asr.language_model.stored import is_token_model, read_token_model, token_model_file
-from asr.onnx.names import NETS, ONNX, OPENED
+from asr.onnx.names import DATA_FILES, NETS, ONNX, OPENED
 from asr.settings import plugins
 from asr.system.files import UNFINISHED, real, sync_folder
 from asr.system.learnt import MAX_BYTES, parse_json
@@ -46,6 +46,7 @@ UNBOUNDED = (
     ATTACHED["spelling"],
     ATTACHED["lexicon"],
     *ATTACHED_TO_SEARCH.values(),
+    *DATA_FILES,
 )  # files whose size is not limited; their contents are checked when they are read
 REPLACED = ".replaced"  # suffix of an older bundle's name while it is being replaced
 
@@ -59,7 +60,8 @@ class Bundle:
         files: contents of the files of fitted components, by the file's name.
         weights: weights, by name.
         card: text of the model card.
-        programs: paths of the ONNX files, by name; only an exported model has them, instead of weights.
+        programs: paths of the ONNX files and of their data files, by name; only an exported model has them, instead of
+            weights.
     """
 
     config: dict[str, Any]
@@ -114,7 +116,7 @@ def read_exported(folder: Path) -> Bundle:
     """
     config = read_config(folder)
     files, card = _read_texts(folder)
-    programs = {name: folder / name for name in OPENED if (folder / name).is_file()}
+    programs = {name: folder / name for name in (*OPENED, *DATA_FILES) if (folder / name).is_file()}
     return Bundle(config, files, {}, card, programs)
 
 
@@ -122,7 +124,7 @@ def _read_texts(folder: Path) -> tuple[dict[str, bytes], str]:
     """Read the files of fitted components, by name, and the model card."""
     try:
         card = (folder / CARD).read_text(encoding="utf-8") if (folder / CARD).is_file() else ""
-        learnt = [file for file in sorted(folder.iterdir()) if file.name not in {*FIXED, *ATTACHED_NAMES}]
+        learnt = [file for file in sorted(folder.iterdir()) if file.name not in {*FIXED, *ATTACHED_NAMES, *DATA_FILES}]
         files = {file.name: file.read_bytes() for file in learnt if file.is_file() and file.suffix != ONNX}
     except (OSError, ValueError) as error:
         raise InputError(f"{folder}: the bundle is damaged: {reason_of(error)}.") from None

@@ -19,6 +19,13 @@ PROGRAMS = (
     *(STEP, FRONT_END),
 )
 OPENED = (PROGRAM, ENCODER, PREDICTOR, JOINER, STEP)  # programs that asr itself runs
+MODEL_DATA, ENCODER_DATA, STEP_DATA = "model.data", "encoder.data", "step.data"
+DATA = {  # data files, which contain the weights of programs that are too large for an ONNX file
+    **dict.fromkeys((PROGRAM, WAVEFORM, SHERPA), MODEL_DATA),
+    **dict.fromkeys((ENCODER, ENCODER_WAVEFORM, SHERPA_ENCODER), ENCODER_DATA),
+    STEP: STEP_DATA,
+}
+DATA_FILES = (MODEL_DATA, ENCODER_DATA, STEP_DATA)
 NETS = {PROGRAM: WAVEFORM, ENCODER: ENCODER_WAVEFORM}  # each exported model has exactly one of the keys
 
 FEATURES, FEATURE_LENGTHS = "features", "feature_lengths"

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from asr.errors import InputError, how_to_install, reason_of
+from asr.onnx.data_file import check_data_file
 from asr.onnx.names import LOG_PROBS
 
 if TYPE_CHECKING:
@@ -37,9 +38,11 @@ def session(
         num_threads: number of threads; None: torch's number.
 
     Raises:
-        InputError: ONNX Runtime is not installed or cannot open the program, or its inputs or outputs differ.
+        InputError: ONNX Runtime is not installed or cannot open the program, its inputs or outputs differ, or it reads
+            weights from other files than its data file.
     """
     check_installed(("onnxruntime",), "a model in ONNX")
+    check_data_file(program)
     import onnxruntime
 
     options = onnxruntime.SessionOptions()

@@ -1,6 +1,7 @@
 """Check that an exported program computes the same log_probs and texts as the model."""
 
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 import torch
@@ -94,14 +95,15 @@ def recordings(features: Features, paths: Sequence[str]) -> dict[str, Tensor]:
 
 @torch.inference_mode()
 def difference(
-    expected: Recognizer, actual: Recognizer, program: bytes, form: Form, audio: Mapping[str, Tensor], net: Net
+    expected: Recognizer, actual: Recognizer, program: Path | bytes, form: Form, audio: Mapping[str, Tensor], net: Net
 ) -> ProgramDifference:
     """Compare a program with the network from which it was exported.
 
     Args:
         expected: the model's recogniser.
         actual: a recogniser whose decoder takes the program's output.
-        program: the program, which runs on each recording alone, and on a batch of all recordings with junk as padding.
+        program: the program's file or contents. It runs on each recording alone, and on a batch of all recordings with
+            junk as padding.
         form: format of the program's input.
         audio: waveforms (S,) by name.
         net: network that was exported.

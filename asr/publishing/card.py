@@ -1,7 +1,8 @@
 """README.md of an exported model: its files, their size, speed and WER, and programs that use them."""
 
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, NamedTuple, cast
 
@@ -10,7 +11,7 @@ import torch
 from asr.data.manifest import Utterance
 from asr.evaluation.result import evaluate
 from asr.interfaces import StreamingEncoder
-from asr.onnx.names import ENCODER, ENCODER_WAVEFORM, NET_INPUTS, SHERPA_ENCODER, STEP, WAVEFORM
+from asr.onnx.names import DATA, DATA_FILES, ENCODER, ENCODER_WAVEFORM, NET_INPUTS, SHERPA_ENCODER, STEP, WAVEFORM
 from asr.onnx.names import SHERPA as SHERPA_PROGRAM
 from asr.onnx.session import run, session
 from asr.publishing.examples import by_sherpa, of_ctc, of_stream, of_transducer
@@ -121,7 +122,7 @@ def card(
     max_symbols: int | None,
     name: str,
     source: str,
-    programs: Sequence[tuple[str, int, str]],
+    files: Sequence[tuple[str, int, str]],
     compared: str,
     figures: str,
     model_card: str,
@@ -133,14 +134,14 @@ def card(
         max_symbols: maximum number of tokens in a frame, for a transducer.
         name: name of the folder.
         source: name of the original model.
-        programs: name, size in bytes and inputs of each program.
+        files: name, size in bytes and inputs of each program; data files have the names of their programs as inputs.
         compared: description of the comparison with the model.
         figures: table of measurements; may be empty.
         model_card: model card of the bundle.
     """
-    rows = [f"| `{name}` | {size / 1e6:.1f} MB | {inputs} |" for name, size, inputs in programs]
+    rows = [f"| `{name}` | {size / 1e6:.1f} MB | {inputs} |" for name, size, inputs in files]
     table = "\n".join(["| file | size | from |", "|---|---|---|", *rows])
-    names, model = {name for name, _, _ in programs}, recognizer.model
+    names, model = {name for name, _, _ in files}, recognizer.model
     is_transducer = ENCODER in names
     return _CARD.format(
         name=name,
@@ -189,10 +190,13 @@ def _streamed(model: Model) -> str:
     return _STREAMED.format(python=of_stream(model), stride=encoder.stride, right=right, unread=unread)
 
 
-def described(program: "ModelProto") -> str:
-    """Describe a program's inputs and their dimensions."""
+def described(name: str, programs: "Mapping[str, ModelProto]") -> str:
+    """Describe the inputs of a program and their dimensions, or whose weights a data file contains."""
+    if name in DATA_FILES:
+        users = [f"`{program}`" for program in programs if DATA.get(program) == name]
+        return f"the weights of {', '.join(users)}, which must be in the same folder"
     written = []
-    for value in program.graph.input:
+    for value in programs[name].graph.input:
         dimensions = [d.dim_param or str(d.dim_value) for d in value.type.tensor_type.shape.dim]
         written.append(f"`{value.name}` ({', '.join(dimensions)})")
     shown, others = (written, 0) if len(written) < MANY else (written[:2], len(written) - 2)
@@ -228,12 +232,12 @@ class Figures(NamedTuple):
         return name, f"{self.num_bytes / 1e6:.1f}", f"{self.speed:.0f}", wer, interval(self.wer_interval)
 
 
-def speeds(recognizer: Recognizer, programs: dict[str, bytes], net: Net) -> dict[str, float]:
+def speeds(recognizer: Recognizer, programs: Mapping[str, Path], net: Net) -> dict[str, float]:
     """Time programs alternately, so that other load on the machine affects all programs equally.
 
     Args:
         recognizer: recogniser whose features are the input.
-        programs: programs by name.
+        programs: ONNX files, by names for the result.
         net: network that was exported as the programs.
     """
     features = recognizer.model.features

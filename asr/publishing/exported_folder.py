@@ -3,6 +3,7 @@
 `asr.evaluate` and `asr.transcribe` read it like a bundle; other software needs only the programs and tokens.txt.
 """
 
+import shutil
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +16,7 @@ from asr.checkpoint.bundle import (
     replace_folder,
     write_texts,
 )
-from asr.onnx.names import PROGRAMS, SHERPA_ENCODER
+from asr.onnx.names import DATA_FILES, PROGRAMS, SHERPA_ENCODER
 from asr.publishing.sherpa_transducer import tokens_in_order
 
 TOKENS, SHERPA_TOKENS = "tokens.txt", "tokens-sherpa.txt"
@@ -23,14 +24,14 @@ ALWAYS = (CONFIG, TOKENS)
 
 
 def replace_exported(
-    folder: Path, bundle: Bundle, programs: Mapping[str, bytes], tokens: Mapping[str, str], card: str
+    folder: Path, bundle: Bundle, programs: Mapping[str, Path], tokens: Mapping[str, str], card: str
 ) -> None:
     """Write the folder of an exported model; an older folder is replaced as a whole, as in `replace_bundle`.
 
     Args:
         folder: path of the folder.
         bundle: bundle of the model.
-        programs: ONNX files by name.
+        programs: ONNX files and their data files, by name; they are moved to the folder.
         tokens: contents of the token files, by name: tokens.txt, and a file in sherpa-onnx's order if there is one.
         card: text of README.md.
 
@@ -43,8 +44,8 @@ def replace_exported(
         write_texts(unfinished, replace(bundle, card=card))
         for name, text in tokens.items():
             (unfinished / name).write_text(text, encoding="utf-8")
-        for name, content in programs.items():
-            (unfinished / name).write_bytes(content)
+        for name, path in programs.items():
+            shutil.move(path, unfinished / name)
 
     replace_folder(folder, _names(bundle), ALWAYS, write)
 
@@ -75,4 +76,4 @@ def check_exported(folder: Path, bundle: Bundle) -> None:
 
 def _names(bundle: Bundle) -> set[str]:
     """Return the names of files that the folder may have."""
-    return {*PROGRAMS, TOKENS, SHERPA_TOKENS, *bundle.names}
+    return {*PROGRAMS, *DATA_FILES, TOKENS, SHERPA_TOKENS, *bundle.names}

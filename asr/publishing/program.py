@@ -4,6 +4,7 @@ import logging
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -14,6 +15,7 @@ from asr.features.batched.front_end import FrontEnd
 from asr.features.slaney_fbank import SlaneyFbank
 from asr.interfaces import Encoded
 from asr.onnx.names import FEATURES, FRONT_END_INPUTS, NET_INPUTS, NET_OUTPUTS
+from asr.publishing.program_weights import MIN_BYTES
 from asr.recognition.model import Model
 
 if TYPE_CHECKING:
@@ -24,7 +26,6 @@ SHERPA_MELS = 80  # mel bins that sherpa-onnx computes for CTC
 SHERPA_INPUTS = ("audio_signal", "length")
 BATCH = {0: "batch"}  # the first dimension of all inputs, which may have any size
 OUT_FRAMES = "encoder_frames"  # name of the dimension of output frames
-MAX_BYTES = 2**31 - 1  # maximum size of an ONNX file
 PREFIX = "front_end/"  # prefix of all names in the front-end's program
 EXAMPLE_FRAMES, EXAMPLE_SAMPLES = 333, 54_321  # lengths of the example inputs; a program accepts any length
 
@@ -66,19 +67,11 @@ def ctc_net(model: Model) -> Net:
     return Net(model, NET_OUTPUTS, lambda encoded: (head.log_probs(encoded.out),))
 
 
-def export_net(net: Net) -> "ModelProto":
-    """Export the part of a model that follows the features.
-
-    Raises:
-        InputError: the program is too large for an ONNX file.
-    """
-    num_bytes = sum(weight.numel() * weight.element_size() for weight in net.state_dict().values())
-    if num_bytes > MAX_BYTES:
-        must = f"an exported model must have less than {MAX_BYTES / 2**30:.0f} GiB of weights, ONNX's limit"
-        raise InputError(f"{must}; got {num_bytes / 2**30:.1f}.")
+def export_net(net: Net, data: Path) -> "ModelProto":
+    """Export the part of a model that follows the features; its weights are written to the file `data`."""
     lengths = torch.tensor([EXAMPLE_FRAMES, EXAMPLE_FRAMES // 2])
     example = (torch.randn(2, EXAMPLE_FRAMES, net.model.features.dim), lengths)
-    return write_down(net, example, (NET_INPUTS, net.outputs), (BATCH | {1: "frames"}, BATCH))
+    return write_down(net, example, (NET_INPUTS, net.outputs), (BATCH | {1: "frames"}, BATCH), data)
 
 
 def export_front_end(model: Model) -> "ModelProto":
@@ -95,11 +88,14 @@ def export_front_end(model: Model) -> "ModelProto":
 
 def joined(front_end: "ModelProto", net: "ModelProto") -> "ModelProto":
     """Join two programs into one that maps waveforms (B, S) and sample_counts (B,) to the outputs of `net`."""
-    from onnx.compose import add_prefix, merge_models
+    from onnx.compose import add_prefix, merge_graphs
+    from onnx.helper import make_model
 
     connections = [(PREFIX + name, name) for name in NET_INPUTS]
-    program = merge_models(add_prefix(front_end, PREFIX), net, connections)
-    del program.opset_import[1:]  # the joined program lists the operator sets of both programs, which are equal
+    graph = merge_graphs(add_prefix(front_end, PREFIX).graph, net.graph, connections)
+    # onnx.compose.merge_models makes the same program, but also checks it, and would not find the data file.
+    producer = {"producer_name": "onnx.compose.merge_models", "producer_version": "1.0", "model_version": 1}
+    program = make_model(graph, opset_imports=net.opset_import, ir_version=net.ir_version, domain="", **producer)
     _rename(program, {PREFIX + name: name for name in FRONT_END_INPUTS})
     return _plain(program)
 
@@ -155,6 +151,7 @@ def write_down(
     example: tuple[Any, ...],
     names: tuple[Sequence[str], Sequence[str]],
     dynamic: tuple[Any, ...],
+    data: Path | None = None,
 ) -> "ModelProto":
     """Export a network.
 
@@ -163,6 +160,7 @@ def write_down(
         example: example of the inputs.
         names: names of the inputs, and of the outputs.
         dynamic: for each input, the names of the dimensions that may have any size.
+        data: file to write the weights to; None: the program contains its weights.
     """
     inputs, outputs = names
     with _quiet(), torch.no_grad():
@@ -177,6 +175,10 @@ def write_down(
             verbose=False,
         )
     assert program is not None  # with dynamo=True torch returns a program
+    if data is not None:
+        from onnx_ir.external_data import unload_from_model
+
+        unload_from_model(program.model, data.parent, data.name, size_threshold_bytes=MIN_BYTES)
     return _plain(program.model_proto)
 
 

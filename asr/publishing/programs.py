@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from torch import Tensor
@@ -10,6 +11,7 @@ from asr.build import Config, build_decoder
 from asr.errors import InputError
 from asr.onnx.exported import exported
 from asr.onnx.names import (
+    DATA,
     ENCODER,
     FRONT_END,
     JOINER,
@@ -37,6 +39,7 @@ FORMS = {PROGRAM: OF_FEATURES, ENCODER: OF_FEATURES, SHERPA: OF_SHERPA} | dict.f
 PACKAGES = ("onnx", "onnxscript", "onnxruntime")  # packages of the extra `onnx`
 OnStep = Callable[[str], None]
 Parts = Mapping[str, "ModelProto"]  # programs by file name, including the program that computes the features
+Files = Mapping[str, Path]  # paths of programs and of their data files, by file name
 
 
 def check_exportable(recognizer: Recognizer, config: Config) -> None:
@@ -66,11 +69,12 @@ def net_of(recognizer: Recognizer) -> tuple[str, Net]:
     return PROGRAM, ctc_net(recognizer.model)
 
 
-def written_down(recognizer: Recognizer, on_step: OnStep) -> Parts:
+def written_down(recognizer: Recognizer, folder: Path, on_step: OnStep) -> Parts:
     """Export the parts of a model that the recogniser's decoder needs.
 
     Args:
         recognizer: recogniser whose model has weights.
+        folder: folder for the data files.
         on_step: called with a description of the next step.
 
     Raises:
@@ -80,7 +84,7 @@ def written_down(recognizer: Recognizer, on_step: OnStep) -> Parts:
     on_step("exporting the features")
     parts = {FRONT_END: export_front_end(model)}
     on_step("exporting the network")
-    parts[name] = export_net(net)
+    parts[name] = export_net(net, folder / DATA[name])
     if name == ENCODER:
         on_step("exporting the head")
         parts |= transducer_programs.export_head(model)
@@ -88,7 +92,7 @@ def written_down(recognizer: Recognizer, on_step: OnStep) -> Parts:
             parts |= sherpa_transducer.export_sherpa_head(model)
     elif model.encoder.streaming is not None:
         on_step("exporting the step of a stream")
-        parts[STEP] = stream_step.export_step(model)
+        parts[STEP] = stream_step.export_step(model, folder / DATA[STEP])
     return parts
 
 
@@ -112,34 +116,35 @@ def all_programs(parts: Parts, recognizer: Recognizer, config: Config) -> "dict[
     return programs | {name: part for name, part in parts.items() if name not in left_out}
 
 
-def size(parts: Parts) -> int:
-    """Return the total size in bytes of the programs whose input is features."""
-    return sum(part.ByteSize() for name, part in parts.items() if name in OPENED and name != STEP)
+def size(files: Files) -> int:
+    """Return the total size in bytes of the programs whose input is features, with their weights."""
+    names = {name for name in OPENED if name in files and name != STEP}
+    names |= {DATA[name] for name in names & DATA.keys()} & files.keys()
+    return sum(files[name].stat().st_size for name in names)
 
 
-def running(recognizer: Recognizer, config: Config, parts: Parts) -> Recognizer:
-    """Return a recogniser that runs the programs `parts` in place of the torch model of `recognizer`."""
-    contents = {name: part.SerializeToString() for name, part in parts.items() if name in OPENED}
-    model = exported(recognizer.model, contents)
+def running(recognizer: Recognizer, config: Config, files: Files) -> Recognizer:
+    """Return a recogniser that runs the programs in `files` in place of the torch model of `recognizer`."""
+    model = exported(recognizer.model, files)
     return Recognizer(model, build_decoder(config, model), recognizer.calibration)
 
 
 def differences(
-    recognizer: Recognizer, config: Config, programs: Parts, audio: Mapping[str, Tensor], on_step: OnStep
+    recognizer: Recognizer, config: Config, files: Files, audio: Mapping[str, Tensor], on_step: OnStep
 ) -> dict[str, ProgramDifference]:
     """Compare each program with the model.
 
     Args:
         recognizer: recogniser of the model.
         config: config of the model.
-        programs: programs by the names of their files.
+        files: files of the programs.
         audio: waveforms (S,) by name.
         on_step: called with a description of the next step.
 
     Raises:
         InputError: a program differs from the model.
     """
-    actual, (_, net) = running(recognizer, config, programs), net_of(recognizer)
+    actual, (_, net) = running(recognizer, config, files), net_of(recognizer)
     differences = {}
 
     def compared(name: str, difference: Callable[[], ProgramDifference]) -> None:
@@ -148,13 +153,12 @@ def differences(
         check(name, differences[name])
 
     for name, form in FORMS.items():
-        if name in programs:
-            content = programs[name].SerializeToString()
-            compared(name, partial(difference, recognizer, actual, content, form, audio, net))
-    if PREDICTOR in programs:
+        if name in files:
+            compared(name, partial(difference, recognizer, actual, files[name], form, audio, net))
+    if PREDICTOR in files:
         compared(f"{PREDICTOR}, {JOINER}", partial(transducer_programs.difference, recognizer.model, actual.model))
-    if SHERPA_ENCODER in programs:
-        compared(SHERPA_ENCODER, partial(sherpa_transducer.difference, recognizer.model, programs, audio))
-    if STEP in programs:
+    if SHERPA_ENCODER in files:
+        compared(SHERPA_ENCODER, partial(sherpa_transducer.difference, recognizer.model, files, audio))
+    if STEP in files:
         compared(STEP, partial(stream_step.difference, recognizer, actual, audio))
     return differences

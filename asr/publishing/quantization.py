@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from asr.onnx.names import FRONT_END
+from asr.onnx.names import DATA, FRONT_END
+from asr.publishing.program_weights import moved_out
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -67,7 +68,7 @@ def levelled(net: "ModelProto") -> "ModelProto":
     return copy
 
 
-def to_int8(net: "ModelProto") -> "ModelProto":
+def to_int8(net: Path) -> "ModelProto":
     """Quantize the weights of matrix products to 8 bits, with one scale per output; inputs are scaled at run time.
 
     Matrix products without weights, and convolutions, are not changed. Weights use 7 of the 8 bits, because with 8 bits
@@ -82,46 +83,56 @@ def to_int8(net: "ModelProto") -> "ModelProto":
     logger.setLevel(logging.ERROR)  # suppress advice to preprocess the model, which has no effect here
     try:
         with TemporaryDirectory() as folder:
-            path = Path(folder, "int8.onnx")
+            source, path = Path(folder, "levelled.onnx"), Path(folder, "int8.onnx")
+            onnx.save(levelled(onnx.load(net)), source, save_as_external_data=True)
             quantize_dynamic(
-                levelled(net),
+                source,
                 path,
                 op_types_to_quantize=list(QUANTIZED),
                 per_channel=True,
                 reduce_range=True,
                 weight_type=QuantType.QInt8,
+                use_external_data_format=True,
             )
             return onnx.load(path)
     finally:
         logger.setLevel(level)
 
 
-def to_fp16(net: "ModelProto") -> "ModelProto":
+def to_fp16(net: Path) -> "ModelProto":
     """Convert weights to half precision; inputs and outputs stay float32."""
     import warnings
 
-    from onnx import ModelProto
     from onnxruntime.transformers.float16 import convert_float_to_float16
     from onnxruntime.transformers.onnx_model import OnnxModel
 
-    copy = ModelProto()
-    copy.CopyFrom(net)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # warnings about numbers beyond the range of half precision
-        converted: ModelProto = convert_float_to_float16(copy, keep_io_types=True)
+        converted: ModelProto = convert_float_to_float16(str(net), keep_io_types=True)
     # The conversion puts the casts of the inputs after the nodes that read them; ONNX requires topological order.
     OnnxModel(converted).topological_sort()
     return converted
 
 
-def smaller(parts: "Mapping[str, ModelProto]", name: str) -> "dict[str, ModelProto]":
-    """Quantize all programs except the features, which need full precision.
+def smaller(
+    parts: "Mapping[str, ModelProto]", files: Mapping[str, Path], name: str, folder: Path
+) -> "dict[str, ModelProto]":
+    """Quantize the parts of a model except the features, which need full precision.
 
     Args:
         parts: programs by the names of their files.
+        files: files of the programs in float32; a part without a file is left out.
         name: a key of `QUANTIZATIONS`.
+        folder: folder for the data files of the quantised programs.
     """
-    return {file: part if file == FRONT_END else QUANTIZATIONS[name](part) for file, part in parts.items()}
+    made = {}
+    for file, part in parts.items():
+        if file == FRONT_END:
+            made[file] = part
+        elif file in files:
+            program = QUANTIZATIONS[name](files[file])
+            made[file] = moved_out(program, folder / DATA[file]) if file in DATA else program
+    return made
 
 
-QUANTIZATIONS: "dict[str, Callable[[ModelProto], ModelProto]]" = {"int8": to_int8, "fp16": to_fp16}
+QUANTIZATIONS: "dict[str, Callable[[Path], ModelProto]]" = {"int8": to_int8, "fp16": to_fp16}

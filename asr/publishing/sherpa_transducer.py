@@ -7,6 +7,7 @@ from the encoder's metadata. sherpa-onnx uses the index of a TDT's duration logi
 """
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
@@ -179,7 +180,7 @@ def _drop_unused(program: "ModelProto") -> None:
 
 
 @torch.inference_mode()
-def difference(model: Model, programs: "Mapping[str, ModelProto]", audio: Mapping[str, Tensor]) -> ProgramDifference:
+def difference(model: Model, files: Mapping[str, Path], audio: Mapping[str, Tensor]) -> ProgramDifference:
     """Compare the outputs of the three programs with the outputs of the model.
 
     The encoder is compared in all frames of each recording. The decoder and the joiner are compared in the first frames
@@ -187,11 +188,11 @@ def difference(model: Model, programs: "Mapping[str, ModelProto]", audio: Mappin
 
     Args:
         model: torch model.
-        programs: programs by the names of their files.
+        files: files of the programs, by name.
         audio: waveforms (S,) by name.
     """
     names = {SHERPA_ENCODER: ENCODER_NAMES, SHERPA_DECODER: DECODER_NAMES, SHERPA_JOINER: JOINER_NAMES}
-    opened = {name: session(programs[name].SerializeToString(), *names[name]) for name in names}
+    opened = {name: session(files[name], *names[name]) for name in names}
     worst = ProgramDifference(0.0, "nowhere", 0, len(audio))
 
     def compare(where: str, *pairs: tuple[Tensor, Tensor]) -> None:

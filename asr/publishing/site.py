@@ -11,8 +11,9 @@ from asr.audio.load import audio_info
 from asr.build import Config
 from asr.checkpoint.bundle import Bundle, check_replaceable_folder, replace_folder
 from asr.errors import InputError
-from asr.onnx.names import WAVEFORM
+from asr.onnx.names import DATA, WAVEFORM
 from asr.publishing.browser_runtime import Runtime, browser_runtime
+from asr.publishing.program_weights import MAX_BYTES
 from asr.recognition.inference import CHUNKS
 from asr.recognition.long_form import SEGMENT_CHUNKS
 from asr.recognition.recognizer import Recognizer
@@ -161,7 +162,7 @@ def write_site(
     name: str,
     bundle: Bundle,
     recognizer: Recognizer,
-    programs: Mapping[str, bytes],
+    files: Mapping[str, Path],
     runtime: Runtime,
     examples: Sequence[Path],
 ) -> int:
@@ -172,7 +173,7 @@ def write_site(
         name: name of the model.
         bundle: bundle of the model.
         recognizer: the model.
-        programs: exported programs, by the names of their files.
+        files: exported programs and their data files, by name.
         runtime: from `prepare_site`.
         examples: recordings that the page offers.
 
@@ -180,12 +181,18 @@ def write_site(
         Megabytes that a browser downloads before it can recognise.
 
     Raises:
-        InputError: the model is exported as several programs, or `replace_bundle` would refuse the folder.
+        InputError: the model is exported as several programs or is too large, or `replace_bundle` would refuse the
+            folder.
     """
-    if WAVEFORM not in programs:
+    if WAVEFORM not in files:
         must = "the model of a page must be one program, from whole recordings to log_probs"
-        raise InputError(f"{must}; it is {', '.join(programs)}.")
-    contents = site_files(name, recognizer, bundle.config, programs[WAVEFORM], runtime, examples, bundle.card)
+        raise InputError(f"{must}; it is {', '.join(files)}.")
+    if DATA[WAVEFORM] in files:
+        size = files[DATA[WAVEFORM]].stat().st_size
+        must = f"the model of a page must fit into one ONNX file, of at most {MAX_BYTES:,} bytes"
+        raise InputError(f"{must}; its weights have {size:,}. Add --quantize int8, or export a smaller model.")
+    program = files[WAVEFORM].read_bytes()
+    contents = site_files(name, recognizer, bundle.config, program, runtime, examples, bundle.card)
 
     def write(unfinished: Path) -> None:
         unfinished.mkdir(parents=True)

@@ -1,6 +1,7 @@
 """Export of the step of a stream; a step maps features and a state to log_probs and the next state."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 import torch
@@ -45,14 +46,14 @@ class Step(nn.Module):
         return *self.net.of_encoded(encoded), encoded.lengths, *(after[name] for name in self.names)
 
 
-def export_step(model: Model) -> "ModelProto":
-    """Export the step of a streaming model."""
+def export_step(model: Model, data: Path) -> "ModelProto":
+    """Export the step of a streaming model; its weights are written to the file `data`."""
     encoder = cast(StreamingEncoder, model.encoder)
     state = encoder.initial_state(2)
     frames = (EXAMPLE_CHUNK + encoder.right_frames) * encoder.stride
     example = (torch.randn(2, frames, model.features.dim), torch.full((2,), frames), [*state.values()])
     dynamic = (BATCH | {1: "frames"}, BATCH, [BATCH] * len(state))
-    program = write_down(Step(model), example, step_names(state), dynamic)
+    program = write_down(Step(model), example, step_names(state), dynamic, data)
     for value in program.graph.output[-len(state) :]:  # the next state has the sizes of the previous state
         dimensions = value.type.tensor_type.shape.dim[1:]
         for dimension, size in zip(dimensions, state[value.name.removeprefix(NEXT)].shape[1:], strict=True):

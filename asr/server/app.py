@@ -10,6 +10,8 @@ from fastapi.responses import JSONResponse
 from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from asr.data.labels import LANGUAGE
+from asr.errors import InputError
 from asr.recognition.formats import FORMATS
 from asr.server.hosts import KnownHosts
 from asr.server.metrics import CLIENT_GONE, OTHER
@@ -135,9 +137,14 @@ def _add_transcribe(app: FastAPI, service: Service) -> None:
         if options.nbest > 1 and service.recognizer.decode.max_hypotheses == 1:
             must = "nbest must be 1, because this server's decoder finds only one hypothesis"
             raise HTTPException(422, f"{must}; got {options.nbest}. Start the server with --beam 16, for example.")
+        if options.language is not None:
+            try:
+                service.recognizer.model.labels.check(LANGUAGE, options.language, "language")
+            except InputError as error:
+                raise HTTPException(422, str(error)) from None
         service.check_room()
         async with service.uploads.receive(request, no_fields) as upload:
-            transcript = await recognized(request, service, upload, options.nbest)
+            transcript = await recognized(request, service, upload, options.nbest, options.language)
         content = FORMATS["json"].write(upload.name, transcript)
         return Response(content.encode(), media_type="application/json")
 

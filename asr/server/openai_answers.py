@@ -84,7 +84,9 @@ class OpenAIVerboseTranscription(BaseModel):
     """Answer with response_format `verbose_json`."""
 
     model_config = ConfigDict(extra="forbid")
-    language: str = Field(description="value of the server's --language; without this option, und (undetermined)")
+    language: str = Field(
+        description="language of the request or the server's --language; und (undetermined) without them"
+    )
     duration: Seconds = Field(description="duration of the recording, in seconds")
     text: str
     usage: OpenAIUsage
@@ -140,7 +142,7 @@ def verbose(
 
     Args:
         transcript: transcript of the recording.
-        language: language of the model; None: unknown.
+        language: language of the recording; None: unknown.
         granularities: "segment", "word", or both.
         tokenizer: tokenizer of the model.
     """

@@ -4,7 +4,7 @@
 notice that it is not supported.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -32,7 +32,7 @@ class TranscriptionForm(BaseModel):
         default="json", description="must be json with stream=true"
     )
     language: str | None = Field(
-        default=None, description="must be the server's --language; refused if the server has none"
+        default=None, description="one of the languages of the model's prompt, or else the server's --language"
     )
     prompt: str = Field(default="", description="must be empty", json_schema_extra={"maxLength": 0})
     temperature: float = Field(
@@ -50,12 +50,12 @@ class TranscriptionForm(BaseModel):
 LISTS = {field.alias for field in TranscriptionForm.model_fields.values() if field.alias}
 
 
-def form_reader(model: str, language: str | None) -> Callable[[Fields], TranscriptionForm]:
+def form_reader(model: str, languages: Sequence[str]) -> Callable[[Fields], TranscriptionForm]:
     """Return a function that reads the fields of a form.
 
     Args:
         model: name of the served model.
-        language: language of the model; None: unknown.
+        languages: languages that a form may name.
     """
 
     def read(fields: Fields) -> TranscriptionForm:
@@ -64,22 +64,22 @@ def form_reader(model: str, language: str | None) -> Callable[[Fields], Transcri
         except ValidationError as error:
             raise _unusable(error) from None
         check_model(form.model, model)
-        _check_language(form.language, language)
+        _check_language(form.language, languages)
         _check_values(form, {name for name, _ in fields})
         return form
 
     return read
 
 
-def form_body(model: str, language: str | None) -> dict[str, Any]:
+def form_body(model: str, languages: Sequence[str]) -> dict[str, Any]:
     """Describe the body for OpenAPI; FastAPI would read a declared body before the limits are checked."""
     schema = TranscriptionForm.model_json_schema(by_alias=True)
     properties = schema["properties"]
     properties["model"]["enum"] = [model]
-    if language is None:
+    if not languages:
         del properties["language"]
     else:
-        properties["language"] = {"type": "string", "enum": [language], "description": "language of the model"}
+        properties["language"] = {"type": "string", "enum": [*languages], "description": "language of the recording"}
     schema["properties"] = {FIELD: UPLOADED, **properties}
     schema["required"] = [FIELD, *schema["required"]]
     return {"required": True, "content": {"multipart/form-data": {"schema": schema}}}
@@ -129,13 +129,13 @@ def check_model(name: str, served: str) -> None:
         raise UnusableError(404, line, param="model", code="model_not_found")
 
 
-def _check_language(language: str | None, served: str | None) -> None:
-    if language is None or language == served:
+def _check_language(language: str | None, languages: Sequence[str]) -> None:
+    if language is None or language in languages:
         return
-    if served is None:
+    if not languages:
         line = "language must be left out, since this server was not started with --language"
     else:
-        line = f"language must be {served}, the language of the model"
+        line = f"language must be {' or '.join(languages)}, as this model has it"
     raise UnusableError(422, f"{line}; got {shown_text(language)}.", param="language", code=UNSUPPORTED)
 
 

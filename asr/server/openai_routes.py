@@ -59,7 +59,7 @@ def add_openai(app: FastAPI, service: Service) -> None:
 
 
 def _add_transcriptions(app: FastAPI, service: Service) -> None:
-    read = form_reader(service.name, service.language)
+    read = form_reader(service.name, service.languages)
 
     async def received(request: Request) -> AsyncIterator[Upload[TranscriptionForm]]:
         """Receive the form; FastAPI closes the recording's file after the answer, or after a stream's last event."""
@@ -74,7 +74,7 @@ def _add_transcriptions(app: FastAPI, service: Service) -> None:
         tags=["OpenAI's interface"],
         summary="Recognise one recording",
         responses={200: ANSWER, **_problems(400, 403, 404, 408, 413, 415, 421, 500, 503, 507)},
-        openapi_extra={"requestBody": form_body(service.name, service.language)},
+        openapi_extra={"requestBody": form_body(service.name, service.languages)},
     )
     async def transcriptions(
         request: Request, upload: Annotated[Upload[TranscriptionForm], Depends(received)]
@@ -83,7 +83,7 @@ def _add_transcriptions(app: FastAPI, service: Service) -> None:
         form = upload.options
         if form.stream:
             return await _stream(request, service, upload)
-        return _answer(await recognized(request, service, upload), form, service)
+        return _answer(await recognized(request, service, upload, language=form.language), form, service)
 
 
 def _answer(transcript: "Transcript", form: TranscriptionForm, service: Service) -> Response:
@@ -93,7 +93,7 @@ def _answer(transcript: "Transcript", form: TranscriptionForm, service: Service)
     if form.response_format == "json":
         return JSONResponse(plain(transcript, bool(form.include)))
     tokenizer = service.recognizer.model.tokenizer
-    return JSONResponse(verbose(transcript, service.language, form.timestamp_granularities, tokenizer))
+    return JSONResponse(verbose(transcript, form.language or service.language, form.timestamp_granularities, tokenizer))
 
 
 class _Events(StreamingResponse):
@@ -114,7 +114,8 @@ async def _stream(request: Request, service: Service, upload: Upload[Transcripti
         with suppress(RuntimeError):  # the server has stopped and its loop is closed
             loop.call_soon_threadsafe(segments.put_nowait, words)
 
-    outcome = asyncio.ensure_future(recognized(request, service, upload, on_words=on_words))
+    language = upload.options.language
+    outcome = asyncio.ensure_future(recognized(request, service, upload, language=language, on_words=on_words))
     outcome.add_done_callback(lambda _: segments.put_nowait(None))
     first = await segments.get()
     if first is None:

@@ -8,6 +8,7 @@ Seconds = Annotated[float, Field(ge=0)]
 Share = Annotated[float, Field(ge=0, le=1)]
 
 MAX_ALTERNATIVES = 100  # bounded because recognition of a long recording compares all pairs of alternatives
+LANGUAGE_OF_PROMPT = "language of the recording, for a model with a prompt for it (default: the one of the server)"
 
 
 class WordHeard(BaseModel):
@@ -68,6 +69,7 @@ class Options(BaseModel):
         le=MAX_ALTERNATIVES,
         description="maximum number of alternatives; more than 1 needs a server with beam search",
     )
+    language: str | None = Field(default=None, description=LANGUAGE_OF_PROMPT)
 
 
 class StreamOptions(BaseModel):
@@ -81,6 +83,7 @@ class StreamOptions(BaseModel):
         le=5,
         description="length of a chunk; shorter chunks show words sooner, with more errors",
     )
+    language: str | None = Field(default=None, description=LANGUAGE_OF_PROMPT)
 
 
 class StreamEnd(BaseModel):

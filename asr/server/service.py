@@ -3,12 +3,14 @@
 import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from fastapi import Request
 from starlette.requests import ClientDisconnect
 
+from asr.data.labels import LANGUAGE
+from asr.data.manifest import Utterance
 from asr.errors import InputError
 from asr.recognition.recognizer import Recognizer
 from asr.server.hosts import Hosts
@@ -36,7 +38,7 @@ class Service:
         metrics: metrics for Prometheus.
         hosts: known names of the server.
         examples: recordings that the page offers.
-        language: ISO 639 code of the model's language, such as `en`; None: not configured.
+        language: language of requests that name none, such as `en`; None: not configured.
     """
 
     name: str
@@ -48,6 +50,25 @@ class Service:
     hosts: Hosts
     examples: tuple[ExampleAudio, ...] = ()
     language: str | None = None
+
+    @property
+    def has_prompt(self) -> bool:
+        """Whether the model has a prompt for the language."""
+        return LANGUAGE in self.recognizer.model.labels.names
+
+    @property
+    def languages(self) -> list[str]:
+        """Languages that a request may name: those of the model's prompt, or the only one."""
+        if self.has_prompt:
+            return self.recognizer.model.labels.values(LANGUAGE)
+        return [] if self.language is None else [self.language]
+
+    def labelled(self, utterance: Utterance, language: str | None) -> Utterance:
+        """Return an utterance with the language that its request names, or the server's, for the model's prompt."""
+        language = language or self.language
+        if language is None or not self.has_prompt:
+            return utterance
+        return replace(utterance, labels={LANGUAGE: language})
 
     def check_room(self) -> None:
         """Refuse a recording before its upload if the queue has no room for it.
@@ -64,6 +85,7 @@ async def recognized(
     service: Service,
     upload: Upload[Any],
     nbest: int = 1,
+    language: str | None = None,
     on_words: Callable[[Sequence["Word"]], object] = lambda words: None,
 ) -> "Transcript":
     """Return the transcript of a recording; cancel its job if the client leaves before recognition begins.
@@ -73,13 +95,14 @@ async def recognized(
         service: recognises the recording.
         upload: the recording; its file is no longer read after this function returns or raises.
         nbest: maximum number of alternatives in the transcript.
+        language: language of the recording, for a model with a prompt; None: the server's.
         on_words: argument of `Job`.
 
     Raises:
         UnusableError: the queue is full, the server stops, or the recording is unusable.
         ClientDisconnect: the client has disconnected.
     """
-    job = Job(upload.utterance, nbest, on_words)
+    job = Job(service.labelled(upload.utterance, language), nbest, on_words)
     try:
         service.jobs.submit(job)
     except QueueFullError:

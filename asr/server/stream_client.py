@@ -121,7 +121,7 @@ class StreamClient:
         """Recognise the stream to its end; return the problem that ended it early, if any."""
         options = await self._unless_stopped(self._options())
         try:
-            speech = self._streams.open(options.sample_rate, options.chunk_seconds, self._on_update)
+            speech = self._streams.open(options.sample_rate, options.chunk_seconds, options.language, self._on_update)
         except InputError as error:
             raise StreamProblemError(str(error)) from None
         except StoppedError:

@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
@@ -170,19 +170,21 @@ class Streams:
         """Whether the thread is running and accepts streams."""
         return self._thread.is_alive() and not self._stopped
 
-    def open(self, sample_rate: int, chunk_seconds: float | None, on_update: OnUpdate) -> Speech:
+    def open(self, sample_rate: int, chunk_seconds: float | None, language: str | None, on_update: OnUpdate) -> Speech:
         """Begin a stream.
 
         Args:
             sample_rate: sample rate of the audio, in Hz.
             chunk_seconds: length of a chunk; None: the server's setting.
+            language: language of the stream, for a model with a prompt; None: the server's.
             on_update: argument of `Speech`.
 
         Raises:
-            InputError: the model does not support chunks of this length.
+            InputError: the model does not support chunks of this length, or does not know the language.
             StoppedError: the thread has ended.
         """
-        stream = self._make(chunk_seconds=chunk_seconds) if chunk_seconds else self._make()
+        changes: dict[str, Any] = {"chunk_seconds": chunk_seconds, "language": language}
+        stream = self._make(**{name: value for name, value in changes.items() if value})
         speech = Speech(stream, sample_rate, on_update)
         with self._changed:
             if not self.alive:
