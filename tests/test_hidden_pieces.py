@@ -25,12 +25,11 @@ from asr.model import main as describe
 from asr.publishing.exported_folder import token_files
 from asr.text.words import spell
 from tests import parakeet
-from tests.conftest import ROOT
 from tests.nemo import as_nemo_3, nemo_config, nemo_files, tensors, write_tar
 from tests.refusals import refused
+from tests.test_nemo_transducers import PUBLISHED
 from tests.test_parakeet import SUBWORDS, bundle, run_transformers, sound
 
-PUBLISHED = ROOT.parent / "shared" / "models" / "published"
 V3, NEMOTRON = PUBLISHED / "parakeet-tdt-0.6b-v3" / "tokenizer.json", PUBLISHED / "nemotron-3.5-asr-streaming-0.6b"
 TAGS = ["<|en|>", "<|nospeech|>", "<en-US>", "<EOU>", "<EOB>", "<pad>"]
 DIGITS = list("0123456789")

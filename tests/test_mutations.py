@@ -40,6 +40,7 @@ CHOICES = [
     ["features=slaney_fbank", "head=ctc_self_conditioned", "head.num_intermediate=1"],
     ["encoder=transformer_xl", "head=ctc_consistency"],
     ["encoder=conformer_streaming_xs"],
+    ["encoder=fast_conformer_streaming_s"],
     ["encoder/attention=rotary_attention", "encoder/convolution=plain_convolution", "encoder/norm=switchable_norm"],
     ["encoder/convolution=dilated_convolution", "encoder/norm=group_norm", "encoder/activation=learnt_swish"],
     ["head=ctc_attention", "decode=joint_beam"],

@@ -46,7 +46,10 @@ def expected(
     log_probs: Tensor, duration: float, normalizer: str, calibration: Calibration, most: int
 ) -> dict[str, Any]:
     """Return the transcript of log_probs (T', V) by asr's Recognizer."""
-    tokenizer, normalize = SimpleNamespace(pieces=PIECES, vocab_size=len(PIECES)), get_normalizer(normalizer)
+    tokenizer, normalize = (
+        SimpleNamespace(pieces=PIECES, names=PIECES, vocab_size=len(PIECES)),
+        get_normalizer(normalizer),
+    )
     head = LogProbs(len(PIECES))
     model: Any = SimpleNamespace(
         normalize=normalize,
