@@ -1,6 +1,7 @@
 """Nemotron 3.5: the language as a prompt, from and to transformers and NeMo, equal for each language."""
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -200,15 +201,20 @@ def test_each_of_128_languages_has_an_id_of_its_own(auto: int) -> None:
 
 def test_a_prompt_that_is_not_one_of_languages_is_not_converted(converted: Path, tmp_path: Path) -> None:
     bundle = read_bundle(converted / "ours")
-    (tmp_path / "ours").mkdir()
-    for path in (converted / "ours").iterdir():
-        (tmp_path / "ours" / path.name).write_bytes(path.read_bytes())
+    shutil.copytree(converted / "ours", tmp_path / "ours")
     settings = bundle.config["prompt"] | {"label": "domain"}
     change(tmp_path / "ours" / "config.json", prompt=settings)
     change(tmp_path / "ours" / "labels.json", domain=json.loads(bundle.files["labels.json"])["language"])
     labels = json.loads((tmp_path / "ours" / "labels.json").read_text())
     (tmp_path / "ours" / "labels.json").write_text(json.dumps({"domain": labels["domain"]}))
     with refused(InputError, "prompt.label=language ... domain"):
+        main([str(tmp_path / "ours"), "--to", "huggingface", "-o", str(tmp_path / "theirs")])
+
+
+def test_a_known_language_called_auto_is_not_converted(converted: Path, tmp_path: Path) -> None:
+    shutil.copytree(converted / "ours", tmp_path / "ours")
+    change(tmp_path / "ours" / "labels.json", language={"auto": 1, "de": 2})
+    with refused(InputError, "auto ... language"):
         main([str(tmp_path / "ours"), "--to", "huggingface", "-o", str(tmp_path / "theirs")])
 
 

@@ -290,17 +290,17 @@ def test_a_stream_names_its_language(bilingual: Path) -> None:
     recognizer = load_recognizer(bilingual / "run")
 
     async def texts() -> list[str]:
-        heard = []
+        recognised = []
         async with live(recognizer) as server:
             for given, language in ((first, "a"), (second, "b")):
                 rate = recognizer.model.features.sample_rate
                 options = {"sample_rate": rate, "language": language}
-                heard.append(text(await say(server, [pcm(load_waveform(given.audio_filepath, rate))], options)))
+                recognised.append(text(await say(server, [pcm(load_waveform(given.audio_filepath, rate))], options)))
             async with server.connect() as connection:
                 await connection.send(json.dumps({"sample_rate": 16_000, "language": "xx"}))
                 [refusal] = await events(connection)
                 assert "xx" in refusal["error"]
-        return heard
+        return recognised
 
     assert asyncio.run(texts()) == [first.text, second.text]
 

@@ -75,8 +75,8 @@ class Reference:
 
     Tokens fit the audio if `output_lengths(frames) >= min_frames(tokens)`. `views` is the number of views of each
     utterance in a batch. `cells` returns the number of elements of the head's largest tensor for one utterance, given
-    its numbers of encoder frames and tokens. `labels` are those that the model reads. `tags` are the ends of texts by
-    language, such as " <de-DE>", that the model learns to write, if any.
+    its numbers of encoder frames and tokens. `labels` are those that the model reads. `tags` maps a language to
+    the end of its training texts, such as " <de-DE>"; it is empty if the model writes no tags.
     """
 
     encode: Callable[[str], list[int]]

@@ -18,6 +18,7 @@ from asr.interchange.prompt import LanguagePrompt
 from asr.interchange.sentences import described, round_trip
 from asr.settings.conf import default_settings
 from asr.text.numbers import counted
+from asr.tokenizer.hidden import LANGUAGE_TAG
 
 EPS = 1e-5  # eps of the norms in the other toolkits
 JOINT_ACTIVATIONS = ("relu", "tanh")  # activations of transducers that asr's joiner supports
@@ -27,7 +28,7 @@ CURES = {
     "head.predictor": " Train with head/predictor=lstm.",
 }
 # Names of pieces that spell no text: tags of tasks and languages, ends of utterances, and special pieces.
-HIDDEN = re.compile(r"<\|.*\|>|<[a-z]{2}-[A-Z]{2}>|<EOU>|<EOB>|<pad>|</?s>")
+HIDDEN = re.compile(rf"<\|.*\|>|{LANGUAGE_TAG.pattern}|<EOU>|<EOB>|<pad>|</?s>")
 FULL_ATTENTION, LOCAL_ATTENTION = "relative_attention", "local_attention"
 CTC, TRANSDUCER = "ctc", "transducer"  # heads of asr that the other toolkits also have
 CONFORMER = "conformer"

@@ -70,7 +70,7 @@ def give_prompt(bundle: Bundle) -> dict[str, Any]:
     """Return the settings of another toolkit for the prompt of a bundle: `num_prompts` and `prompt_dictionary`.
 
     Raises:
-        InputError: the prompt is not one of languages.
+        InputError: the prompt is not one of languages, or a known language is called "auto".
     """
     prompt = bundle.config[PROMPT]
     if prompt["name"] != "label" or prompt["label"] != LANGUAGE:
@@ -78,6 +78,9 @@ def give_prompt(bundle: Bundle) -> dict[str, Any]:
         raise InputError(f"{must}; got {prompt['name']} and {prompt.get('label')}.")
     num_prompts = bundle.weights["prompt.layers.0.weight"].shape[1] - bundle.config["encoder"]["dim"]
     auto, ids = min(AUTO_NUMBER, num_prompts - 1), json.loads(bundle.files[LABELS_FILE])[LANGUAGE]
+    if ids.get(AUTO, 0) != 0:
+        must = f"a language must not be called {AUTO}, which means unknown, for conversion to another toolkit"
+        raise InputError(f"{must}; the training data has it as {LANGUAGE}.")
     numbers = {name: auto if number == 0 else number - (number <= auto) for name, number in ids.items()}
     return {"num_prompts": num_prompts, "prompt_dictionary": {AUTO: auto, **numbers}}
 

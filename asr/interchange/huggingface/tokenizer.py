@@ -80,13 +80,13 @@ def _notes(mended: list[str]) -> list[str]:
 
 
 def _with_normal_pieces(content: bytes, blank: str) -> tuple[bytes, list[str]]:
-    """Remove from the added tokens those that are pieces of the model and spell text; also return their names."""
+    """Make normal pieces of the added tokens that the model has and that spell text; also return their names."""
     tokenizer = json.loads(content)
     added, vocab = tokenizer.get("added_tokens") or [], tokenizer["model"]["vocab"]
     pieces = {*vocab} if isinstance(vocab, dict) else {piece for piece, _ in vocab}
-    kept = {blank, unknown_piece(content)}
+    special = {blank, unknown_piece(content)}
     normal = [
-        token["content"] for token in added if token["content"] in pieces - kept and not is_hidden(token["content"])
+        token["content"] for token in added if token["content"] in pieces - special and not is_hidden(token["content"])
     ]
     if not normal:
         return content, []

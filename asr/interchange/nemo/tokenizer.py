@@ -95,7 +95,7 @@ def pieces(model: bytes) -> list[str]:
 
 
 def _hidden(model: bytes, names: list[str]) -> list[int]:
-    """Return the numbers of hidden pieces: those with such a name, and those that SentencePiece never reads in a text.
+    """Return the numbers of hidden pieces: by their names, and the control and unused pieces of SentencePiece.
 
     Other types do not count: the digits of Parakeet-TDT v3 are user-defined, like its tags.
     """
