@@ -44,8 +44,9 @@ def doctor(settings: "RunSettings") -> None:
     prepare_if_absent(settings.corpus)
     manifests = Manifests(IndexCache(settings.data.index_dir))
     written = read_corpus(settings.corpus, as_written, manifests)
-    if not written.train or not written.valid:
-        raise manifests.problems[0]
+    for utterances, given in ((written.train, settings.corpus.train), (written.valid, settings.corpus.valid)):
+        if given and not utterances:
+            raise manifests.problems[0]
     written.check_shards()
     sample, facts = sampled(written, settings.doctor.max_utterances, settings.seed)
     diagnosis.add([*manifests.findings(), *character_findings(splits_of(sample))], facts)

@@ -149,6 +149,8 @@ def _validation(utterances: "Utterances", bounds: "BatchBounds", processes: int)
     """Return a line with the number of validation batches."""
     from asr.data.batch_plan import plan_evaluation
 
+    if not utterances:
+        return "none"
     seconds = utterances.durations.tolist()
     batches = plan_evaluation(seconds, bounds, rank=0, world_size=1)
     most = len(plan_evaluation(seconds, bounds, rank=0, world_size=processes))

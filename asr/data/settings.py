@@ -62,7 +62,7 @@ class CorpusSettings:
         dir: folder to which paths of manifests are relative.
         train: training manifests or indexes. An entry is a path or URL, which may have wildcards and braces, or a
             mapping with the keys `manifest` (a path or URL) and `weight` (default 1), as in `WeightedManifest`.
-        valid: validation manifests.
+        valid: validation manifests; []: no validation.
         test: manifests of the utterances that a trained model is tested on.
         also_test: further test manifests, whose texts the tokenizer need not cover.
         prepare: module of recipes/, with its options, that makes the corpus in `dir`; None: no module.
@@ -74,7 +74,7 @@ class CorpusSettings:
     name: Annotated[str, TEXT]
     dir: Annotated[str, PATH]
     train: Annotated[list[str | dict[str, Any]], list_of(MANIFEST_OR_WEIGHTED, WEIGHTED_MANIFESTS, least=1)]
-    valid: Annotated[list[str], list_of(PATH, MANIFESTS, least=1)]
+    valid: Annotated[list[str], list_of(PATH, MANIFESTS)]
     test: Annotated[list[str], list_of(PATH, MANIFESTS)]
     also_test: Annotated[list[str], list_of(PATH, MANIFESTS)]
     prepare: Annotated[str | None, or_null(TEXT)]

@@ -208,7 +208,7 @@ def _sizes(start: StartEvent | None) -> tuple[list[tuple[str, str]], list[tuple[
             net, hours = start.encoder, number(round(start.train_hours, 2))
             trained, validated = (
                 f"{start.train_utterances:,} utterances, {hours} h",
-                f"{start.valid_utterances:,} utterances",
+                f"{start.valid_utterances:,} utterances" if start.valid_utterances else "nothing: corpus.valid is []",
             )
         case TextStarted():
             net, validated = start.net, f"{start.valid_sentences:,} sentences"

@@ -259,12 +259,29 @@ class RunSettings:
         if "label" in prompt and prompt["label"] not in self.corpus.labels:
             must = f"corpus.labels must name the label of prompt={prompt.get('name')}, {shown(prompt['label'])}"
             raise InputError(f"{must}; got {shown(self.corpus.labels)}. Give corpus.labels=[{prompt['label']}].")
+        if not self.corpus.valid:
+            self._check_without_validation()
         if self.trainer.is_sharded and self.compile_blocks:
             must = "compile_blocks must be false with trainer.strategy=fsdp, which replaces the weights in each block"
             raise InputError(f"{must}; got true.")
         if self.trainer.is_sharded and self.components["encoder"].get("name") == "transformer_xl":
             must = "trainer.strategy must be ddp with encoder=transformer_xl"
             raise InputError(f"{must}, whose number of passes through a block depends on the batch; got fsdp.")
+
+    def _check_without_validation(self) -> None:
+        """Check that no setting needs a validation.
+
+        Raises:
+            InputError: a setting needs one.
+        """
+        select, patience = self.checkpoint.select, self.early_stopping.patience
+        for setting, given in (
+            ("checkpoint.select=last", None if select == "last" else select),
+            ("early_stopping.patience=null", patience),
+        ):
+            if given is not None:
+                must = f"{setting} is needed without a validation (corpus.valid=[])"
+                raise InputError(f"{must}; got {shown(given)}. Give {setting}, or a validation manifest.")
 
     def _check_adapter(self, name: str) -> None:
         """Check the settings that an adapter depends on.

@@ -206,7 +206,7 @@ def besides_steps(
     by_frequency = partial(frequency_loss, prepared.corpus.train, task.model.reference.encode)
     stuck = [StuckAtBlank(), StuckAtFrequencies(settings.components, by_frequency)]
     callbacks = [*step_callbacks(settings, task.model, data.worst_batches), *stuck]
-    if prepared.start is not None and prepared.state.resume is None:
+    if prepared.start is not None and prepared.state.resume is None and prepared.corpus.valid:
         callbacks.append(LambdaCallback(on_train_start=lambda trainer, task: validate(trainer)))
     callbacks += _weights(trainer, settings.ema.decay)
     if settings.early_stopping.patience is not None:

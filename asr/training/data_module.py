@@ -119,9 +119,11 @@ class SpeechData(pl.LightningDataModule):
         self._current_epoch.batches = EpochSampler(plan, self.trainer.global_rank, position.batch)
         return self._train_loader
 
-    def val_dataloader(self) -> DataLoader[Batch]:
-        """Make the loader of this rank's validation batches."""
+    def val_dataloader(self) -> DataLoader[Batch] | list[DataLoader[Batch]]:
+        """Make the loader of this rank's validation batches; without utterances, Lightning must get no loader."""
         assert self.trainer is not None
+        if not len(self._valid):
+            return []
         rank, world_size = self.trainer.global_rank, self.trainer.world_size
         durations = [utterance.duration for utterance in self._valid.utterances]
         batches = plan_evaluation(durations, self._training_set.settings.batches, rank=rank, world_size=world_size)
