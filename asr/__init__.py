@@ -41,6 +41,7 @@ Errors that the caller can correct are `InputError`, with a message of one line;
 #                      the components: files of conf/<group>/ with `name: <name>` configure asr/<group>/<name>.py
 #     token_model/     more components: neural language models over tokens, built from the encoder's layers
 #     data/            manifest lines to utterances, examples, batches (which add the padding), and each epoch's plan
+#     sources/         a user's data in one of several formats to utterances
 #     recognition/     the model (encoder and head), and the recogniser (model and decoder): audio to transcripts
 #     evaluation/      word errors, their confidence intervals and their kinds
 #     onnx/            exported ONNX programs run as models

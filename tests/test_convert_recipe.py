@@ -283,7 +283,7 @@ def test_parquet_files_with_similar_names_keep_their_own_audio(tmp_path: Path) -
 
 def test_a_small_parquet_file_cannot_fill_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A dictionary page stores one value for many rows, and zstd compresses repetitive pages to almost nothing."""
-    monkeypatch.setattr("recipes.convert.parquet.SPARE_BYTES", 1 << 20)
+    monkeypatch.setattr("asr.sources.parquet.SPARE_BYTES", 1 << 20)
     silence = b"RIFF" + bytes(100_000)
     repeated = parquet_file(tmp_path / "repeated.parquet", [silence] * 100)
     values = [silence + bytes([number]) for number in range(100)]

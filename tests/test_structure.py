@@ -32,6 +32,7 @@ LAYERS = [
     ["adapter", "augment", "decode", "encoder", "features", "head", "optimizer", "prompt", "schedule", "tokenizer"],
     ["token_model"],
     ["data"],
+    ["sources"],
     ["recognition"],
     ["evaluation", "build"],
     ["onnx"],
@@ -49,7 +50,7 @@ COMMANDS = sorted(
     if path.stem not in {"__init__", "__main__", *(name for names in LAYERS for name in names)}
 )
 RECIPES_MAY = {
-    *("errors", "system", "storage", "text", "audio", "data.manifest"),
+    *("errors", "system", "storage", "text", "audio", "data.manifest", "sources"),
     *(
         "bulk.statistics",
         "evaluation.bootstrap",

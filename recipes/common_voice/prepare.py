@@ -15,9 +15,9 @@ import sys
 from pathlib import Path
 
 from asr.errors import InputError
+from asr.sources import common_voice
+from asr.sources.entry import Problems, SourceOptions
 from recipes.command import AddOption, run_recipe
-from recipes.convert import common_voice
-from recipes.convert.entry import Options, Problems
 from recipes.convert.manifests import taken_over, write_converted
 from recipes.librispeech.download import say, transfer_progress
 from recipes.librispeech.unpack import unpack_corpus
@@ -61,7 +61,7 @@ def _prepare(options: argparse.Namespace) -> None:
     for name in SPLITS:
         problems = Problems()
         table = options.corpus_dir / f"{name}.tsv"
-        entries = common_voice.read(table, Options(), problems)
+        entries = common_voice.read(table, SourceOptions(), problems)
         manifests[options.output_dir / f"{name}.jsonl"] = taken_over(
             table, entries, problems, skip_bad=options.skip_bad
         )

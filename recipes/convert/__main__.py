@@ -18,18 +18,19 @@ import argparse
 import sys
 from pathlib import Path
 
+from asr.sources import audio_folder, common_voice, kaldi, lhotse, ljspeech, manifest, parquet
+from asr.sources.entry import Problems, Reader, SourceOptions
 from asr.system.files import check_output
 from recipes.command import AddOption, run_recipe
-from recipes.convert import audio_folder, common_voice, kaldi, lhotse, ljspeech, nemo, parquet
-from recipes.convert.entry import Options, Problems, Reader
 from recipes.convert.manifests import taken_over, write_converted
+from recipes.output import claim
 
 FORMATS: dict[str, Reader] = {
     "kaldi": kaldi.read,
     "common_voice": common_voice.read,
     "audio_folder": audio_folder.read,
     "parquet": parquet.read,
-    "nemo": nemo.read,
+    "nemo": manifest.read,
     "lhotse": lhotse.read,
     "ljspeech": ljspeech.read,
 }
@@ -44,7 +45,13 @@ def _convert(options: argparse.Namespace) -> None:
     inputs = [path for path in (options.source, options.recordings) if path is not None]
     check_output("MANIFEST", options.manifest, "train.jsonl", inputs=inputs)
     problems = Problems()
-    given = Options(options.root, options.audio_dir, options.text_column, options.recordings)
+    given = SourceOptions(
+        options.root,
+        options.audio_dir,
+        lambda names: claim(options.audio_dir, "recipes.convert", names, "--audio-dir"),
+        options.text_column,
+        options.recordings,
+    )
     entries = FORMATS[options.format](options.source, given, problems)
     write_converted({options.manifest: taken_over(options.source, entries, problems, skip_bad=options.skip_bad)})
 

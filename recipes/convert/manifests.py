@@ -5,15 +5,15 @@ from pathlib import Path
 
 from asr.data.manifest import Utterance, write_manifest
 from asr.errors import InputError
+from asr.sources.entry import Problems, SourceEntry, utterances
 from asr.text.numbers import counted
 from asr.text.printable import printable
 from recipes.command import complain
-from recipes.convert.entry import Entry, Problems, utterances
 
 MAX_NAMED = 10  # maximum number of printed problems
 
 
-def taken_over(source: Path, entries: Iterable[Entry], problems: Problems, *, skip_bad: bool) -> list[Utterance]:
+def taken_over(source: Path, entries: Iterable[SourceEntry], problems: Problems, *, skip_bad: bool) -> list[Utterance]:
     """Convert the entries of a source to utterances; print all problems on stderr, including the reader's.
 
     `problems` must only contain problems of this source, so that each problem is printed once.

@@ -13,9 +13,9 @@ from pathlib import Path
 
 from asr.data.manifest import Utterance
 from asr.errors import InputError
+from asr.sources import ljspeech
+from asr.sources.entry import Problems, SourceOptions
 from recipes.command import AddOption, run_recipe
-from recipes.convert import ljspeech
-from recipes.convert.entry import Options, Problems
 from recipes.convert.manifests import taken_over, write_converted
 from recipes.librispeech.download import (
     Archive,
@@ -83,7 +83,7 @@ def _prepare(options: argparse.Namespace) -> None:
     elif options.mirror or options.keep_archives:
         raise InputError("--mirror and --keep-archives need --download; it was not given.")
     problems = Problems()
-    entries = ljspeech.read(options.corpus_dir, Options(), problems)
+    entries = ljspeech.read(options.corpus_dir, SourceOptions(), problems)
     utterances = taken_over(options.corpus_dir, entries, problems, skip_bad=options.skip_bad)
     splits = split(utterances)
     claim(options.output_dir, "recipes.ljspeech.prepare", [f"{name}.jsonl" for name in splits])

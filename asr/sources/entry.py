@@ -20,7 +20,7 @@ SPEAKER_COLUMNS = ("speaker", "speaker_id", "client_id")
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class SourceEntry:
     """An utterance in another toolkit's format, before its audio is examined.
 
     Args:
@@ -47,23 +47,26 @@ class Entry:
 
 
 @dataclass
-class Options:
-    """Options for reading a source.
+class SourceOptions:
+    """SourceOptions for reading a source.
 
     Args:
         root: folder for relative audio paths; None: the format's default folder.
         audio_dir: output folder for audio that the source contains; None: not given.
+        on_audio_names: called with the names of the files and folders that will be written in `audio_dir`, before
+            anything is written; raises InputError if they would replace other files. None: they are replaced.
         text_column: column of the texts in tables; None: the first of `TEXT_COLUMNS` that exists.
         recordings: lhotse's file of recordings, which supervisions refer to.
     """
 
     root: Path | None = None
     audio_dir: Path | None = None
+    on_audio_names: Callable[[set[str]], None] | None = None
     text_column: str | None = None
     recordings: Path | None = None
 
 
-Reader = Callable[[Path, Options, "Problems"], Iterator[Entry]]
+Reader = Callable[[Path, SourceOptions, "Problems"], Iterator[SourceEntry]]
 
 
 @dataclass
@@ -83,7 +86,7 @@ class Problems:
         self.messages.append(f"{where}: {reason}")
 
 
-def utterances(entries: Iterable[Entry], problems: Problems) -> Iterator[Utterance]:
+def utterances(entries: Iterable[SourceEntry], problems: Problems) -> Iterator[Utterance]:
     """Examine the audio of entries in several threads, and yield utterances in the order of the entries."""
     first: dict[str, str] = {}
     remaining = iter(entries)
@@ -100,7 +103,7 @@ def utterances(entries: Iterable[Entry], problems: Problems) -> Iterator[Utteran
                     yield completed
 
 
-def _complete(entry: Entry) -> Utterance | str:
+def _complete(entry: SourceEntry) -> Utterance | str:
     """Return the utterance of an entry, or a message if its audio is unusable."""
     line: dict[str, Any] = {"audio_filepath": str(entry.audio), "text": entry.text, "id": entry.id or entry.audio.stem}
     line |= {"offset": entry.offset, "speaker": entry.speaker, "duration": entry.duration}
@@ -142,7 +145,7 @@ def below(folder: Path, name: str, where: str, problems: Problems) -> Path | Non
     return folder / path
 
 
-def text_column(columns: Iterable[str], options: Options, where: str) -> str:
+def text_column(columns: Iterable[str], options: SourceOptions, where: str) -> str:
     """Return the name of the column of texts.
 
     Raises:

@@ -6,13 +6,13 @@ from pathlib import Path
 
 from asr.data.manifest import named_lines, parse_object, parse_utterance
 from asr.errors import InputError
-from recipes.convert.entry import Entry, Options, Problems
+from asr.sources.entry import Problems, SourceEntry, SourceOptions
 
 CHANNEL_KEYS = ("channel_selector", "target_channel", "channel")
 SHARDS = re.compile(r"_OP_|_CL_|\.tar\b")
 
 
-def read(source: Path, options: Options, problems: Problems) -> Iterator[Entry]:
+def read(source: Path, options: SourceOptions, problems: Problems) -> Iterator[SourceEntry]:
     """Read a manifest."""
     root = options.root or source.parent
     for where, line in named_lines(source, "a manifest of NeMo"):
@@ -24,7 +24,7 @@ def read(source: Path, options: Options, problems: Problems) -> Iterator[Entry]:
         except InputError as error:
             problems.messages.append(str(error))
             continue
-        yield Entry(
+        yield SourceEntry(
             where,
             Path(utterance.audio_filepath),
             utterance.text,

@@ -5,12 +5,12 @@ from pathlib import Path
 
 from asr.audio.load import AUDIO_SUFFIXES
 from asr.data.manifest import named_lines
-from recipes.convert.entry import Entry, Options, Problems, below
+from asr.sources.entry import Problems, SourceEntry, SourceOptions, below
 
 SUFFIXES = (".wav", *(suffix for suffix in AUDIO_SUFFIXES if suffix != ".wav"))
 
 
-def read(source: Path, options: Options, problems: Problems) -> Iterator[Entry]:
+def read(source: Path, options: SourceOptions, problems: Problems) -> Iterator[SourceEntry]:
     """Read a metadata.csv or the folder that contains it; the text is the last column, with numbers spelled out."""
     table = source / "metadata.csv" if source.is_dir() else source
     wavs = options.root or table.parent / "wavs"
@@ -22,4 +22,4 @@ def read(source: Path, options: Options, problems: Problems) -> Iterator[Entry]:
         base = below(wavs, name, where, problems)
         if base is not None:
             audio = next((path for suffix in SUFFIXES if (path := base.with_name(base.name + suffix)).is_file()), None)
-            yield Entry(where, audio or base.with_name(f"{base.name}.wav"), texts[-1] or texts[0], name)
+            yield SourceEntry(where, audio or base.with_name(f"{base.name}.wav"), texts[-1] or texts[0], name)

@@ -7,12 +7,12 @@ from typing import Any
 
 from asr.data.manifest import named_lines, parse_object
 from asr.errors import InputError
-from recipes.convert.entry import Entry, Options, Problems, below, speaker_of, text_column
+from asr.sources.entry import Problems, SourceEntry, SourceOptions, below, speaker_of, text_column
 
 NAMES = ("metadata.csv", "metadata.jsonl")
 
 
-def read(source: Path, options: Options, problems: Problems) -> Iterator[Entry]:
+def read(source: Path, options: SourceOptions, problems: Problems) -> Iterator[SourceEntry]:
     """Read the metadata of a folder, or a metadata file.
 
     Raises:
@@ -33,7 +33,7 @@ def read(source: Path, options: Options, problems: Problems) -> Iterator[Entry]:
             problems.add(where, f"file_name and {column} must be texts; got {name!r} and {text!r}")
         elif audio := below(options.root or metadata.parent, name, where, problems):
             identity = row.get("id")
-            yield Entry(where, audio, text, None if identity is None else str(identity), speaker_of(row))
+            yield SourceEntry(where, audio, text, None if identity is None else str(identity), speaker_of(row))
 
 
 def _rows(metadata: Path, problems: Problems) -> Iterator[tuple[str, dict[str, Any]]]:

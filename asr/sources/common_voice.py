@@ -5,12 +5,12 @@ from pathlib import Path
 
 from asr.data.manifest import named_lines
 from asr.errors import InputError
-from recipes.convert.entry import Entry, Options, Problems, below
+from asr.sources.entry import Problems, SourceEntry, SourceOptions, below
 
 NEEDED = ("client_id", "path", "sentence")
 
 
-def read(source: Path, options: Options, problems: Problems) -> Iterator[Entry]:
+def read(source: Path, options: SourceOptions, problems: Problems) -> Iterator[SourceEntry]:
     """Read a table of Common Voice; texts are unchanged, with case and punctuation.
 
     Raises:
@@ -30,4 +30,4 @@ def read(source: Path, options: Options, problems: Problems) -> Iterator[Entry]:
         row = dict(zip(columns, values, strict=True))
         name = row["path"] if Path(row["path"]).suffix else f"{row['path']}.mp3"  # no suffix in the first releases
         if audio := below(clips, name, where, problems):
-            yield Entry(where, audio, row["sentence"], speaker=row["client_id"] or None)
+            yield SourceEntry(where, audio, row["sentence"], speaker=row["client_id"] or None)

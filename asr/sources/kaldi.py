@@ -10,13 +10,13 @@ from typing import NamedTuple
 
 from asr.data.manifest import named_lines
 from asr.errors import InputError
-from recipes.convert.entry import Entry, Options, Problems
+from asr.sources.entry import Problems, SourceEntry, SourceOptions
 
 MAX_OVERSHOOT = 0.5  # seconds by which a segment may exceed its recording, as in Kaldi's extract-segments
 Table = dict[str, tuple[str, str]]  # maps the key of a line to the line's place (file:line) and remaining text
 
 
-class Segment(NamedTuple):
+class KaldiSegment(NamedTuple):
     """A segment of a recording.
 
     Args:
@@ -34,7 +34,7 @@ class Segment(NamedTuple):
     channels: tuple[str, ...] = ()
 
 
-def read(source: Path, options: Options, problems: Problems) -> Iterator[Entry]:
+def read(source: Path, options: SourceOptions, problems: Problems) -> Iterator[SourceEntry]:
     """Read a data directory; utterances are in the order of `text`.
 
     Raises:
@@ -51,7 +51,7 @@ def read(source: Path, options: Options, problems: Problems) -> Iterator[Entry]:
     segments = _segments(source / "segments", problems) if has_segments else {}
     root = options.root or source
     for name, (where, text) in _table(source / "text", problems, may_be_empty=True).items():
-        segment = segments.get(name) if has_segments else Segment(where, name)
+        segment = segments.get(name) if has_segments else KaldiSegment(where, name)
         if segment is None:
             problems.add(where, f"utterance {name!r} is not in segments")
             continue
@@ -64,7 +64,9 @@ def read(source: Path, options: Options, problems: Problems) -> Iterator[Entry]:
             channels = segment.channels
             if not channels and segment.recording in files:  # RECORDING FILE CHANNEL
                 channels = tuple(files[segment.recording][1].split()[1:])
-            yield Entry(where, audio, text, name, speaker, segment.start, segment.duration, MAX_OVERSHOOT, channels)
+            yield SourceEntry(
+                where, audio, text, name, speaker, segment.start, segment.duration, MAX_OVERSHOOT, channels
+            )
 
 
 def _table(path: Path, problems: Problems, may_be_empty: bool = False) -> Table:
@@ -93,8 +95,8 @@ def _audio(value: str, root: Path, where: str, problems: Problems) -> Path | Non
     return root / value
 
 
-def _segments(path: Path, problems: Problems) -> dict[str, Segment]:
-    segments: dict[str, Segment] = {}
+def _segments(path: Path, problems: Problems) -> dict[str, KaldiSegment]:
+    segments: dict[str, KaldiSegment] = {}
     for where, line in named_lines(path, "Kaldi's segments"):
         fields = line.split()
         try:
@@ -111,5 +113,5 @@ def _segments(path: Path, problems: Problems) -> dict[str, Segment]:
             problems.add(where, f"utterances must be unique; {name!r} is at {segments[name].where}")
         else:
             duration = None if end == -1 else round(end - start, 6)
-            segments[name] = Segment(where, recording, start, duration, tuple(fields[4:]))
+            segments[name] = KaldiSegment(where, recording, start, duration, tuple(fields[4:]))
     return segments

@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from asr.errors import InputError, one_line
+from asr.sources.entry import Problems, SourceEntry, SourceOptions, speaker_of, text_column
 from asr.system.files import write_whole
-from recipes.convert.entry import Entry, Options, Problems, speaker_of, text_column
-from recipes.output import claim
 
 if TYPE_CHECKING:
     from pyarrow.parquet import ParquetFile
@@ -21,7 +20,7 @@ MAGIC = ((b"RIFF", ".wav"), (b"fLaC", ".flac"), (b"OggS", ".ogg"), (b"ID3", ".mp
 SUBTLE = re.compile(r"[^\w.-]|^\.+")  # characters with a special meaning in names of files
 
 
-def read(source: Path, options: Options, problems: Problems) -> Iterator[Entry]:
+def read(source: Path, options: SourceOptions, problems: Problems) -> Iterator[SourceEntry]:
     """Read a file, or all files of a folder; their audio is written unchanged to `options.audio_dir`.
 
     Raises:
@@ -35,7 +34,8 @@ def read(source: Path, options: Options, problems: Problems) -> Iterator[Entry]:
     if not files:
         raise InputError(f"{source}: must hold *.parquet; it holds none.")
     folders = _audio_folders(source, files)
-    claim(options.audio_dir, "recipes.convert", {folder.parts[0] for folder in folders.values()}, "--audio-dir")
+    if options.on_audio_names is not None:
+        options.on_audio_names({folder.parts[0] for folder in folders.values()})
     for file, folder in folders.items():
         max_bytes = MAX_RATIO * file.stat().st_size + SPARE_BYTES
         try:
@@ -97,7 +97,7 @@ def _audio_column(columns: list[str], file: Path) -> str:
 
 def _entry(
     row: dict[str, Any], where: str, columns: tuple[str, str], audio_dir: Path, folder: Path, problems: Problems
-) -> Iterator[Entry]:
+) -> Iterator[SourceEntry]:
     """Write the audio of a row to a file below `audio_dir`, and yield its entry."""
     text, audio = (row[column] for column in columns)
     content = audio.get("bytes") if isinstance(audio, dict) else audio
@@ -114,4 +114,4 @@ def _entry(
     write_whole(path, lambda file: file.write(content))
     identity = row.get("id")
     name = f"{'_'.join(folder.parts)}-{path.stem}" if identity is None else str(identity)
-    yield Entry(where, path, text, name, speaker_of(row))
+    yield SourceEntry(where, path, text, name, speaker_of(row))

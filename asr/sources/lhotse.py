@@ -8,14 +8,14 @@ from typing import Any
 
 from asr.data.manifest import MAX_LINE_LENGTH, named_lines, parse_object
 from asr.errors import InputError
+from asr.sources.entry import Problems, SourceEntry, SourceOptions
 from asr.system.files import bounded_lines
-from recipes.convert.entry import Entry, Options, Problems
 
 PLAIN = ("MonoCut", "MultiCut", None)  # lhotse mixes or pads cuts of other types when it loads them
 SUPERVISION_TOLERANCE_SECONDS = 0.002  # as in lhotse's validate_for_asr
 
 
-def read(source: Path, options: Options, problems: Problems) -> Iterator[Entry]:
+def read(source: Path, options: SourceOptions, problems: Problems) -> Iterator[SourceEntry]:
     """Read cuts, or supervisions with `options.recordings`; a cut's text is the joined text of its supervisions."""
     root = options.root or source.parent
     recordings = {}
@@ -39,7 +39,7 @@ def read(source: Path, options: Options, problems: Problems) -> Iterator[Entry]:
             problems.add(where, f"must have lhotse's keys; {type(error).__name__}: {error}")
 
 
-def _cut(row: Mapping[str, Any], where: str, root: Path) -> Entry:
+def _cut(row: Mapping[str, Any], where: str, root: Path) -> SourceEntry:
     if row.get("type") not in PLAIN:
         raise InputError(f"must be a plain cut; got {row['type']}. Write its audio first: CutSet.save_audios")
     speakers = {supervision["speaker"] for supervision in row["supervisions"] if supervision.get("speaker")}
@@ -47,7 +47,7 @@ def _cut(row: Mapping[str, Any], where: str, root: Path) -> Entry:
     return _entry(where, row["recording"], root, _joined_text(row), row, speaker)
 
 
-def _supervision(row: Mapping[str, Any], where: str, root: Path, recordings: Mapping[Any, Any]) -> Entry:
+def _supervision(row: Mapping[str, Any], where: str, root: Path, recordings: Mapping[Any, Any]) -> SourceEntry:
     if row["recording_id"] not in recordings:
         raise InputError(f"recording {row['recording_id']!r} is not known. Give --recordings recordings.jsonl.gz")
     recording = recordings[row["recording_id"]][1]
@@ -61,7 +61,7 @@ def _entry(
     text: str,
     row: Mapping[str, Any],
     speaker: str | None,
-) -> Entry:
+) -> SourceEntry:
     """Return an entry for a cut or supervision; its offset is None if it is the whole recording."""
     if recording.get("transforms"):
         raise InputError("audio must not have transforms, which lhotse applies on loading; this recording has some")
@@ -72,7 +72,7 @@ def _entry(
     start, duration = float(row["start"]), float(row["duration"])
     whole = start == 0 and abs(duration - float(recording["duration"])) < 1e-3
     audio, offset = root / sources[0]["source"], None if whole else start
-    return Entry(where, audio, text, row["id"], speaker, offset, duration, channels=_text_channels(row))
+    return SourceEntry(where, audio, text, row["id"], speaker, offset, duration, channels=_text_channels(row))
 
 
 def _joined_text(cut: Mapping[str, Any]) -> str:
