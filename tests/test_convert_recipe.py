@@ -18,7 +18,8 @@ import soundfile
 from asr.data.manifest import Utterance, read_manifest
 from asr.errors import InputError
 from asr.plan import plan
-from recipes.convert.__main__ import FORMATS, _add_options, _convert, main
+from asr.sources.formats import FORMATS
+from recipes.convert.__main__ import _add_options, _convert, main
 from tests.conftest import TINY, settings_with, tone_corpus
 from tests.refusals import mentions, refused
 from tests.tones import SAMPLE_RATE, sentences, speak
@@ -110,31 +111,68 @@ def ljspeech(folder: Path) -> Path:
     return folder
 
 
+def librispeech(folder: Path) -> Path:
+    for path in write_audio(folder / "corpus" / "0" / "1", "flac"):
+        with (path.parent / "0-1.trans.txt").open("a") as file:
+            file.write(f"{path.stem} {TEXTS[NAMES.index(path.stem)]}\n")
+    return folder / "corpus"
+
+
+def table(folder: Path) -> Path:
+    write_audio(folder / "audio")
+    rows = [f'{name};audio/{name}.wav;"{text}";{name[-1]}\r\n' for name, text in zip(NAMES, TEXTS, strict=True)]
+    (folder / "speech.csv").write_text("\ufeffID;Path;Sentence;Speaker\r\n" + "".join(rows), newline="")
+    return folder / "speech.csv"
+
+
+def text_files(folder: Path) -> Path:
+    for path, text in zip(write_audio(folder / "corpus"), TEXTS, strict=True):
+        path.with_suffix(".txt").write_text(f"{text}\n")
+    return folder / "corpus"
+
+
+def label_studio(folder: Path) -> Path:
+    write_audio(folder / "upload" / "3")
+    tasks = []
+    for name, text in zip(NAMES, TEXTS, strict=True):
+        result = {"id": "r", "type": "textarea", "from_name": "transcription", "value": {"text": [text]}}
+        annotation = {"id": 1, "completed_by": 1, "was_cancelled": False, "ground_truth": False, "result": [result]}
+        data = {"audio": f"/data/upload/3/{name}.wav"}
+        tasks.append({"id": name, "data": data, "annotations": [annotation], "predictions": []})
+    (folder / "upload" / "export.json").write_text(json.dumps(tasks))
+    return folder / "upload" / "export.json"
+
+
 SOURCES: dict[str, tuple[str, Callable[[Path], Path]]] = {
     "kaldi": ("kaldi", kaldi),
     "common_voice": ("common_voice", common_voice),
     "audio_folder": ("audio_folder", audio_folder),
     "audio_folder_jsonl": ("audio_folder", audio_folder_jsonl),
     "nemo": ("nemo", nemo),
+    "manifest": ("manifest", nemo),
+    "librispeech": ("librispeech", librispeech),
+    "table": ("table", table),
+    "text_files": ("text_files", text_files),
+    "label_studio": ("label_studio", label_studio),
     "lhotse": ("lhotse", lhotse),
     "ljspeech": ("ljspeech", ljspeech),
 }
 
 
 @pytest.mark.parametrize("source", SOURCES)
-def test_each_format_becomes_the_same_manifest(source: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_named", [True, False])
+def test_each_format_becomes_the_same_manifest_named_or_recognised(source: str, is_named: bool, tmp_path: Path) -> None:
     kind, make = SOURCES[source]
-    utterances = convert(kind, make(tmp_path))
+    utterances = convert(kind if is_named else "auto", make(tmp_path))
     assert [utterance.text for utterance in utterances] == TEXTS
     assert [utterance.duration for utterance in utterances] == pytest.approx(
         SECONDS, abs=0.06 if kind == "common_voice" else 1e-6
     )
     assert [Path(utterance.audio_filepath).stem for utterance in utterances] == NAMES
     assert all(Path(utterance.audio_filepath).is_file() and utterance.offset is None for utterance in utterances)
-    assert [utterance.speaker for utterance in utterances] == [
-        None if kind == "ljspeech" else name[-1] for name in NAMES
-    ]
-    if kind != "nemo":  # nemo has no ids
+    speakers = dict.fromkeys(("ljspeech", "text_files", "label_studio")) | {"librispeech": "utterance"}
+    assert [utterance.speaker for utterance in utterances] == [speakers.get(kind, name[-1]) for name in NAMES]
+    if kind not in ("nemo", "manifest"):  # this manifest has no ids
         assert [utterance.id for utterance in utterances] == NAMES
 
 
@@ -599,7 +637,7 @@ def test_the_help_lists_every_format(capsys: pytest.CaptureFixture[str]) -> None
     with pytest.raises(SystemExit):
         main(["--help"])
     printed = capsys.readouterr().out
-    assert all(f"python -m recipes.convert {kind} " in printed for kind in FORMATS)
+    assert all(f"python -m recipes.convert {kind} " in printed for kind in (*FORMATS, "auto"))
 
 
 def test_the_text_column_of_an_audio_folder_may_have_another_name(

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from asr.data.manifest import named_lines
 from asr.errors import InputError
-from asr.sources.entry import Problems, SourceEntry, SourceOptions
+from asr.sources.entry import SourceEntry, SourceOptions, SourceReport
 
 MAX_OVERSHOOT = 0.5  # seconds by which a segment may exceed its recording, as in Kaldi's extract-segments
 Table = dict[str, tuple[str, str]]  # maps the key of a line to the line's place (file:line) and remaining text
@@ -34,7 +34,12 @@ class KaldiSegment(NamedTuple):
     channels: tuple[str, ...] = ()
 
 
-def read(source: Path, options: SourceOptions, problems: Problems) -> Iterator[SourceEntry]:
+def accepts(path: Path) -> bool:
+    """Return whether a path is a folder with wav.scp and text."""
+    return (path / "wav.scp").is_file() and (path / "text").is_file()
+
+
+def read(source: Path, options: SourceOptions, report: SourceReport) -> Iterator[SourceEntry]:
     """Read a data directory; utterances are in the order of `text`.
 
     Raises:
@@ -42,24 +47,26 @@ def read(source: Path, options: SourceOptions, problems: Problems) -> Iterator[S
     """
     if not source.is_dir():
         raise InputError(f"{source}: must be a Kaldi data directory, with wav.scp and text; it is not a folder.")
-    recordings = _table(source / "wav.scp", problems)
+    recordings = _table(source / "wav.scp", report)
     speakers, files = (
-        _table(source / name, problems) if (source / name).exists() else {}
+        _table(source / name, report) if (source / name).exists() else {}
         for name in ("utt2spk", "reco2file_and_channel")
     )
     has_segments = (source / "segments").exists()
-    segments = _segments(source / "segments", problems) if has_segments else {}
+    segments = _segments(source / "segments", report) if has_segments else {}
+    used = {"audio": "wav.scp", "text": "text", "times": "segments" if has_segments else None}
+    report.name_columns(used | {"speaker": "utt2spk" if speakers else None})
     root = options.root or source
-    for name, (where, text) in _table(source / "text", problems, may_be_empty=True).items():
+    for name, (where, text) in _table(source / "text", report, may_be_empty=True).items():
         segment = segments.get(name) if has_segments else KaldiSegment(where, name)
         if segment is None:
-            problems.add(where, f"utterance {name!r} is not in segments")
+            report.add(where, f"utterance {name!r} is not in segments")
             continue
         if segment.recording not in recordings:
-            problems.add(segment.where, f"recording {segment.recording!r} is not in wav.scp")
+            report.add(segment.where, f"recording {segment.recording!r} is not in wav.scp")
             continue
         scp, value = recordings[segment.recording]
-        if audio := _audio(value, root, scp, problems):
+        if audio := _audio(value, root, scp, report):
             speaker = speakers[name][1] if name in speakers else None
             channels = segment.channels
             if not channels and segment.recording in files:  # RECORDING FILE CHANNEL
@@ -69,33 +76,33 @@ def read(source: Path, options: SourceOptions, problems: Problems) -> Iterator[S
             )
 
 
-def _table(path: Path, problems: Problems, may_be_empty: bool = False) -> Table:
+def _table(path: Path, report: SourceReport, may_be_empty: bool = False) -> Table:
     """Read a file whose lines consist of a key and a value."""
     table: Table = {}
     for where, line in named_lines(path, "a file of a Kaldi data directory"):
         key, *rest = line.split(maxsplit=1)
         value = rest[0].strip() if rest else ""
         if not value and not may_be_empty:
-            problems.add(where, f"must be a key and a value; got {key!r} alone")
+            report.add(where, f"must be a key and a value; got {key!r} alone")
         elif key in table:
-            problems.add(where, f"keys must be unique; {key!r} is at {table[key][0]}")
+            report.add(where, f"keys must be unique; {key!r} is at {table[key][0]}")
         else:
             table[key] = where, value
     return table
 
 
-def _audio(value: str, root: Path, where: str, problems: Problems) -> Path | None:
+def _audio(value: str, root: Path, where: str, report: SourceReport) -> Path | None:
     """Return the audio file, in any folder, that a wav.scp line names; otherwise add a problem and return None."""
     if value.endswith("|"):
-        problems.add(where, f"must name a file; commands are not run: {value!r}. Write its output to a file first")
+        report.add(where, f"must name a file; commands are not run: {value!r}. Write its output to a file first")
         return None
     if value == "-" or value.rpartition(":")[2].isdigit():
-        problems.add(where, f"must name a file; got a place in a stream or an archive: {value!r}")
+        report.add(where, f"must name a file; got a place in a stream or an archive: {value!r}")
         return None
     return root / value
 
 
-def _segments(path: Path, problems: Problems) -> dict[str, KaldiSegment]:
+def _segments(path: Path, report: SourceReport) -> dict[str, KaldiSegment]:
     segments: dict[str, KaldiSegment] = {}
     for where, line in named_lines(path, "Kaldi's segments"):
         fields = line.split()
@@ -105,12 +112,12 @@ def _segments(path: Path, problems: Problems) -> dict[str, KaldiSegment]:
             if len(fields) > 5:
                 raise ValueError
         except ValueError:
-            problems.add(where, f"must be UTTERANCE RECORDING START END, and optionally CHANNEL; got {line.strip()!r}")
+            report.add(where, f"must be UTTERANCE RECORDING START END, and optionally CHANNEL; got {line.strip()!r}")
             continue
         if not (start >= 0 and (end > start or end == -1)):  # -1: to the end of the recording
-            problems.add(where, f"END must be beyond START, which is not negative; got {start:g} and {end:g}")
+            report.add(where, f"END must be beyond START, which is not negative; got {start:g} and {end:g}")
         elif name in segments:
-            problems.add(where, f"utterances must be unique; {name!r} is at {segments[name].where}")
+            report.add(where, f"utterances must be unique; {name!r} is at {segments[name].where}")
         else:
             duration = None if end == -1 else round(end - start, 6)
             segments[name] = KaldiSegment(where, recording, start, duration, tuple(fields[4:]))

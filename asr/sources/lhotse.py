@@ -8,24 +8,31 @@ from typing import Any
 
 from asr.data.manifest import MAX_LINE_LENGTH, named_lines, parse_object
 from asr.errors import InputError
-from asr.sources.entry import Problems, SourceEntry, SourceOptions
+from asr.sources.entry import SourceEntry, SourceOptions, SourceReport
+from asr.sources.rows import first_object
 from asr.system.files import bounded_lines
 
 PLAIN = ("MonoCut", "MultiCut", None)  # lhotse mixes or pads cuts of other types when it loads them
 SUPERVISION_TOLERANCE_SECONDS = 0.002  # as in lhotse's validate_for_asr
 
 
-def read(source: Path, options: SourceOptions, problems: Problems) -> Iterator[SourceEntry]:
+def accepts(path: Path) -> bool:
+    """Return whether the first line of a file is a cut or a supervision."""
+    keys = first_object(path).keys()
+    return ("supervisions" in keys or "recording_id" in keys) and "audio_filepath" not in keys
+
+
+def read(source: Path, options: SourceOptions, report: SourceReport) -> Iterator[SourceEntry]:
     """Read cuts, or supervisions with `options.recordings`; a cut's text is the joined text of its supervisions."""
     root = options.root or source.parent
     recordings = {}
     if options.recordings is not None:
-        for where, row in _rows(options.recordings, problems):
+        for where, row in _rows(options.recordings, report):
             if not isinstance(row.get("id"), str):
-                problems.add(where, f"id must be a string; got {row.get('id')!r}")
+                report.add(where, f"id must be a string; got {row.get('id')!r}")
                 continue
             recordings[row["id"]] = (where, row)
-    for where, row in _rows(source, problems):
+    for where, row in _rows(source, report):
         try:
             if "supervisions" in row:
                 yield _cut(row, where, root)
@@ -34,9 +41,9 @@ def read(source: Path, options: SourceOptions, problems: Problems) -> Iterator[S
             else:
                 raise InputError("must be a cut or a supervision; it has neither supervisions nor recording_id")
         except InputError as error:
-            problems.add(where, str(error))
+            report.add(where, str(error))
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            problems.add(where, f"must have lhotse's keys; {type(error).__name__}: {error}")
+            report.add(where, f"must have lhotse's keys; {type(error).__name__}: {error}")
 
 
 def _cut(row: Mapping[str, Any], where: str, root: Path) -> SourceEntry:
@@ -106,12 +113,12 @@ def _channels_of(part: Mapping[str, Any]) -> tuple[Any, ...]:
     return tuple(channel) if isinstance(channel, list) else () if channel is None else (channel,)
 
 
-def _rows(path: Path, problems: Problems) -> Iterator[tuple[str, dict[str, Any]]]:
+def _rows(path: Path, report: SourceReport) -> Iterator[tuple[str, dict[str, Any]]]:
     for where, line in _lines(path):
         try:
             yield where, parse_object(line, where)
         except InputError as error:
-            problems.messages.append(str(error))
+            report.problems.append(str(error))
 
 
 def _lines(path: Path) -> Iterator[tuple[str, str]]:

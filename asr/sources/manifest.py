@@ -1,4 +1,4 @@
-"""NeMo's manifests, which have the same keys as the manifests of asr; NeMo's tarred audio is refused."""
+"""Manifests of asr, and NeMo's, which have the same keys; NeMo's tarred audio is refused."""
 
 import re
 from collections.abc import Iterator
@@ -6,24 +6,32 @@ from pathlib import Path
 
 from asr.data.manifest import named_lines, parse_object, parse_utterance
 from asr.errors import InputError
-from asr.sources.entry import Problems, SourceEntry, SourceOptions
+from asr.sources.entry import SourceEntry, SourceOptions, SourceReport
+from asr.sources.rows import first_object
 
 CHANNEL_KEYS = ("channel_selector", "target_channel", "channel")
+PURPOSES = {"audio": "audio_filepath"} | {key: key for key in ("text", "offset", "duration", "speaker", "id")}
 SHARDS = re.compile(r"_OP_|_CL_|\.tar\b")
 
 
-def read(source: Path, options: SourceOptions, problems: Problems) -> Iterator[SourceEntry]:
+def accepts(path: Path) -> bool:
+    """Return whether the first line of a file has the key audio_filepath."""
+    return "audio_filepath" in first_object(path)
+
+
+def read(source: Path, options: SourceOptions, report: SourceReport) -> Iterator[SourceEntry]:
     """Read a manifest."""
     root = options.root or source.parent
-    for where, line in named_lines(source, "a manifest of NeMo"):
+    for where, line in named_lines(source, "a manifest"):
         try:
             row = parse_object(line, where)
             if "shard_id" in row or SHARDS.search(str(row.get("audio_filepath"))):
                 raise InputError(f"{where}: audio must be in files; this manifest names tar files. Unpack them first.")
             utterance = parse_utterance(row, where, root)
         except InputError as error:
-            problems.messages.append(str(error))
+            report.problems.append(str(error))
             continue
+        report.name_columns({purpose: key for purpose, key in PURPOSES.items() if key in row}, row)
         yield SourceEntry(
             where,
             Path(utterance.audio_filepath),

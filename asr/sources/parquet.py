@@ -2,12 +2,21 @@
 
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from asr.errors import InputError, one_line
-from asr.sources.entry import Problems, SourceEntry, SourceOptions, speaker_of, text_column
+from asr.sources.entry import (
+    ID_COLUMNS,
+    SPEAKER_COLUMNS,
+    SourceEntry,
+    SourceOptions,
+    SourceReport,
+    first_column,
+    text_column,
+    value_of,
+)
 from asr.system.files import write_whole
 
 if TYPE_CHECKING:
@@ -20,7 +29,12 @@ MAGIC = ((b"RIFF", ".wav"), (b"fLaC", ".flac"), (b"OggS", ".ogg"), (b"ID3", ".mp
 SUBTLE = re.compile(r"[^\w.-]|^\.+")  # characters with a special meaning in names of files
 
 
-def read(source: Path, options: SourceOptions, problems: Problems) -> Iterator[SourceEntry]:
+def accepts(path: Path) -> bool:
+    """Return whether a path is a .parquet file, or a folder with such files at any depth."""
+    return next(path.rglob("*.parquet"), None) is not None if path.is_dir() else path.suffix == ".parquet"
+
+
+def read(source: Path, options: SourceOptions, report: SourceReport) -> Iterator[SourceEntry]:
     """Read a file, or all files of a folder; their audio is written unchanged to `options.audio_dir`.
 
     Raises:
@@ -41,16 +55,14 @@ def read(source: Path, options: SourceOptions, problems: Problems) -> Iterator[S
         try:
             table = pyarrow.parquet.ParquetFile(file)
             _check_size(_declared_bytes(table), max_bytes, file)
-            columns = table.schema_arrow.names
-            text, audio = text_column(columns, options, str(file)), _audio_column(columns, file)
-            read_columns = [
-                name for name in columns if name in (text, audio, "id", "speaker", "speaker_id", "client_id")
-            ]
+            columns = _columns(table.schema_arrow.names, options, file)
+            report.name_columns(columns, table.schema_arrow.names)
+            read_columns = [column for column in columns.values() if column is not None]
             number, num_bytes = 0, 0
             for batch in table.iter_batches(ROWS, columns=read_columns):
                 for row in batch.to_pylist():
                     number += 1
-                    for entry in _entry(row, f"{file}:{number}", (text, audio), options.audio_dir, folder, problems):
+                    for entry in _entry(row, f"{file}:{number}", columns, options.audio_dir, folder, report):
                         num_bytes += entry.audio.stat().st_size
                         _check_size(num_bytes, max_bytes, file)
                         yield entry
@@ -89,29 +101,36 @@ def _check_size(size: int, max_bytes: int, file: Path) -> None:
         raise InputError(f"{must}; they unpack to {size >> 20} MiB or more. Is the file damaged?")
 
 
-def _audio_column(columns: list[str], file: Path) -> str:
-    if "audio" not in columns:
-        raise InputError(f"{file}: must have the column audio; it has {', '.join(columns)}.")
-    return "audio"
+def _columns(names: list[str], options: SourceOptions, file: Path) -> dict[str, str | None]:
+    """Return the column for each purpose; None: there is no such column."""
+    if "audio" not in names:
+        raise InputError(f"{file}: must have the column audio; it has {', '.join(names)}.")
+    text = text_column(names, options, str(file))
+    speaker, identity = first_column(SPEAKER_COLUMNS, names), first_column(ID_COLUMNS, names)
+    return {"audio": "audio", "text": text, "speaker": speaker, "id": identity}
 
 
 def _entry(
-    row: dict[str, Any], where: str, columns: tuple[str, str], audio_dir: Path, folder: Path, problems: Problems
+    row: dict[str, Any],
+    where: str,
+    columns: Mapping[str, str | None],
+    audio_dir: Path,
+    folder: Path,
+    report: SourceReport,
 ) -> Iterator[SourceEntry]:
     """Write the audio of a row to a file below `audio_dir`, and yield its entry."""
-    text, audio = (row[column] for column in columns)
+    text, audio = row[str(columns["text"])], row[str(columns["audio"])]
     content = audio.get("bytes") if isinstance(audio, dict) else audio
     if not isinstance(content, bytes) or not isinstance(text, str):
-        problems.add(where, f"must hold audio in bytes, and a text; got {type(content).__name__} and {text!r}")
+        report.add(where, f"must hold audio in bytes, and a text; got {type(content).__name__} and {text!r}")
         return
     suffix = next((suffix for magic, suffix in MAGIC if content.startswith(magic)), None)
     if suffix is None:
-        problems.add(where, f"audio must be WAV, FLAC, Ogg or MP3; it begins with {content[:8]!r}")
+        report.add(where, f"audio must be WAV, FLAC, Ogg or MP3; it begins with {content[:8]!r}")
         return
     path = audio_dir / folder / f"{int(where.rpartition(':')[2]):08d}{suffix}"
     if os.path.realpath(path) != os.path.join(os.path.realpath(audio_dir), folder, path.name):
         raise InputError(f"{path}: must be in --audio-dir; a link leads from it to {os.path.realpath(path)}.")
     write_whole(path, lambda file: file.write(content))
-    identity = row.get("id")
-    name = f"{'_'.join(folder.parts)}-{path.stem}" if identity is None else str(identity)
-    yield SourceEntry(where, path, text, name, speaker_of(row))
+    name = value_of(row, columns["id"]) or f"{'_'.join(folder.parts)}-{path.stem}"
+    yield SourceEntry(where, path, text, name, value_of(row, columns["speaker"]))

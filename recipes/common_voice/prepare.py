@@ -15,10 +15,11 @@ import sys
 from pathlib import Path
 
 from asr.errors import InputError
-from asr.sources import common_voice
-from asr.sources.entry import Problems, SourceOptions
-from recipes.command import AddOption, run_recipe
-from recipes.convert.manifests import taken_over, write_converted
+from asr.sources.collect import collect
+from asr.sources.entry import SourceOptions
+from asr.text.printable import printable
+from recipes.command import AddOption, complain, run_recipe
+from recipes.convert.manifests import write_converted
 from recipes.librispeech.download import say, transfer_progress
 from recipes.librispeech.unpack import unpack_corpus
 from recipes.output import claim
@@ -59,12 +60,10 @@ def _prepare(options: argparse.Namespace) -> None:
         raise InputError("--sha256 needs --archive; it was not given.")
     manifests = {}
     for name in SPLITS:
-        problems = Problems()
         table = options.corpus_dir / f"{name}.tsv"
-        entries = common_voice.read(table, SourceOptions(), problems)
-        manifests[options.output_dir / f"{name}.jsonl"] = taken_over(
-            table, entries, problems, skip_bad=options.skip_bad
-        )
+        collected = collect(table, SourceOptions(skip_bad=options.skip_bad), "common_voice", complain)
+        print(printable(collected.description))
+        manifests[options.output_dir / f"{name}.jsonl"] = collected.utterances
     claim(options.output_dir, "recipes.common_voice.prepare", [manifest.name for manifest in manifests])
     write_converted(manifests)
 

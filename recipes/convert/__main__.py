@@ -1,39 +1,41 @@
 """Convert a corpus in another toolkit's format to a manifest.
 
+    python -m recipes.convert auto corpus train.jsonl
+    python -m recipes.convert manifest train_manifest.json train.jsonl
     python -m recipes.convert kaldi data/train train.jsonl
+    python -m recipes.convert label_studio export.json train.jsonl --audio-root media/upload
     python -m recipes.convert common_voice cv-corpus/en/validated.tsv train.jsonl
+    python -m recipes.convert ljspeech LJSpeech-1.1 train.jsonl
     python -m recipes.convert audio_folder corpus/train train.jsonl
+    python -m recipes.convert librispeech LibriSpeech/dev-clean train.jsonl
+    python -m recipes.convert table speech.csv train.jsonl
+    python -m recipes.convert text_files corpus train.jsonl
     python -m recipes.convert parquet corpus/data train.jsonl --audio-dir audio
-    python -m recipes.convert nemo train_manifest.json train.jsonl
     python -m recipes.convert lhotse cuts.jsonl.gz train.jsonl
     python -m recipes.convert lhotse supervisions.jsonl.gz train.jsonl --recordings recordings.jsonl.gz
-    python -m recipes.convert ljspeech LJSpeech-1.1 train.jsonl
 
-Manifests refer to the existing audio files; only the audio in Parquet files is copied, to --audio-dir. Lines that
-cannot be converted are listed with file and line number. If there are such lines, no manifest is written; with
---skip-bad the manifest is written without these lines. Texts are not changed: asr.train normalises them.
+With auto, the format is recognised by the names and first lines of files. Manifests of NeMo are manifests; nemo is
+another name of this format. Manifests refer to the existing audio files; only the audio in Parquet files is copied, to
+--audio-dir. Lines that cannot be converted are listed with file and line number. If there are such lines, no manifest
+is written; with --skip-bad the manifest is written without these lines. Texts are not changed: asr.train normalises
+them.
 """
 
 import argparse
 import sys
 from pathlib import Path
 
-from asr.sources import audio_folder, common_voice, kaldi, lhotse, ljspeech, manifest, parquet
-from asr.sources.entry import Problems, Reader, SourceOptions
+from asr.sources.collect import collect
+from asr.sources.entry import SourceOptions
+from asr.sources.formats import FORMATS
 from asr.system.files import check_output
-from recipes.command import AddOption, run_recipe
-from recipes.convert.manifests import taken_over, write_converted
+from asr.text.printable import printable
+from recipes.command import AddOption, complain, run_recipe
+from recipes.convert.manifests import write_converted
 from recipes.output import claim
 
-FORMATS: dict[str, Reader] = {
-    "kaldi": kaldi.read,
-    "common_voice": common_voice.read,
-    "audio_folder": audio_folder.read,
-    "parquet": parquet.read,
-    "nemo": manifest.read,
-    "lhotse": lhotse.read,
-    "ljspeech": ljspeech.read,
-}
+AUTO = "auto"
+OTHER_NAMES = {AUTO: None, "nemo": "manifest"}  # other values of FORMAT, and the format of each; None: recognised
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -44,35 +46,56 @@ def main(arguments: list[str] | None = None) -> int:
 def _convert(options: argparse.Namespace) -> None:
     inputs = [path for path in (options.source, options.recordings) if path is not None]
     check_output("MANIFEST", options.manifest, "train.jsonl", inputs=inputs)
-    problems = Problems()
-    given = SourceOptions(
-        options.root,
-        options.audio_dir,
-        lambda names: claim(options.audio_dir, "recipes.convert", names, "--audio-dir"),
-        options.text_column,
-        options.recordings,
+    collected = collect(
+        options.source,
+        SourceOptions(
+            root=options.root,
+            audio_dir=options.audio_dir,
+            on_audio_names=lambda names: claim(options.audio_dir, "recipes.convert", names, "--audio-dir"),
+            text_column=options.text_column,
+            audio_column=options.audio_column,
+            recordings=options.recordings,
+            field=options.field,
+            annotator=options.annotator,
+            newest=options.newest,
+            skip_bad=options.skip_bad,
+        ),
+        OTHER_NAMES.get(options.format, options.format),
+        complain,
+        format_option="FORMAT",
     )
-    entries = FORMATS[options.format](options.source, given, problems)
-    write_converted({options.manifest: taken_over(options.source, entries, problems, skip_bad=options.skip_bad)})
+    print(printable(collected.description))
+    write_converted({options.manifest: collected.utterances})
 
 
 def _add_options(add: AddOption) -> None:
-    add("format", choices=FORMATS, metavar="FORMAT", help=f"one of {', '.join(FORMATS)}")
+    names = (*FORMATS, *OTHER_NAMES)
+    add("format", choices=names, metavar="FORMAT", help=f"one of {', '.join(names)}")
     add("source", type=Path, metavar="SOURCE", help="file or folder, as above")
     add("manifest", type=Path, metavar="MANIFEST", help="output file, JSONL")
     add(
         "--root",
+        "--audio-root",
         type=Path,
         metavar="DIR",
-        help="folder for relative audio paths (default: the folder of SOURCE; Kaldi often needs another folder)",
+        help="folder for relative audio paths, and for the audio of Label Studio (default: the folder of SOURCE; Kaldi "
+        "often needs another folder)",
     )
     add("--audio-dir", type=Path, metavar="DIR", help="output folder for the audio of Parquet files")
     add(
         "--text-column",
         metavar="NAME",
-        help="column of the text, for audio_folder and parquet (default: text, transcription, sentence, ...)",
+        help="column of the text, for table, audio_folder and parquet (default: text, transcription, sentence, ...)",
+    )
+    add(
+        "--audio-column",
+        metavar="NAME",
+        help="column of the audio, for table and label_studio (default: audio, path, file_name, ...)",
     )
     add("--recordings", type=Path, metavar="FILE", help="recordings of lhotse's supervisions")
+    add("--field", metavar="NAME", help="for label_studio: the text field, if there are several")
+    add("--annotator", metavar="ID", help="for label_studio: the annotator whose text is used where texts differ")
+    add("--newest", action="store_true", help="for label_studio: use the newest text where texts differ")
     add("--skip-bad", action="store_true", help="leave out lines that cannot be converted")
 
 

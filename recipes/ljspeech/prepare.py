@@ -13,10 +13,11 @@ from pathlib import Path
 
 from asr.data.manifest import Utterance
 from asr.errors import InputError
-from asr.sources import ljspeech
-from asr.sources.entry import Problems, SourceOptions
-from recipes.command import AddOption, run_recipe
-from recipes.convert.manifests import taken_over, write_converted
+from asr.sources.collect import collect
+from asr.sources.entry import SourceOptions
+from asr.text.printable import printable
+from recipes.command import AddOption, complain, run_recipe
+from recipes.convert.manifests import write_converted
 from recipes.librispeech.download import (
     Archive,
     checked_url,
@@ -82,9 +83,9 @@ def _prepare(options: argparse.Namespace) -> None:
         download(options.corpus_dir, base_url, keep_archives=options.keep_archives)
     elif options.mirror or options.keep_archives:
         raise InputError("--mirror and --keep-archives need --download; it was not given.")
-    problems = Problems()
-    entries = ljspeech.read(options.corpus_dir, SourceOptions(), problems)
-    utterances = taken_over(options.corpus_dir, entries, problems, skip_bad=options.skip_bad)
+    collected = collect(options.corpus_dir, SourceOptions(skip_bad=options.skip_bad), "ljspeech", complain)
+    print(printable(collected.description))
+    utterances = collected.utterances
     splits = split(utterances)
     claim(options.output_dir, "recipes.ljspeech.prepare", [f"{name}.jsonl" for name in splits])
     write_converted(
