@@ -11,6 +11,7 @@ COMMANDS = {
         "plan": "print the batches that asr.train would train on",
         "train": "train a recogniser; report its word error rate",
         "training_report": "write the report of a run, even before the run ends",
+        "runs": "print a table of runs, with the significance of their differences",
         "average": "average checkpoints of a run, and write a bundle",
         "merge": "merge an adapter (adapter=lora) into its base model, and write a bundle",
         "check": "check the components of a package of your own",

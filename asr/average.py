@@ -96,8 +96,7 @@ def find_checkpoints(sources: Sequence[Path], best: int | None, last: int | None
 
 
 def _choose(run_dir: Path, best: int | None, last: int | None) -> list[Path]:
-    from asr.checkpoint.load import CHECKPOINTS
-    from asr.checkpoint.saved import kept_checkpoints, select
+    from asr.checkpoint.saved import CHECKPOINTS, kept_checkpoints, select
 
     folder = run_dir / CHECKPOINTS
     validated = [checkpoint for checkpoint in kept_checkpoints(folder) if checkpoint.score is not None]

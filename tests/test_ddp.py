@@ -51,7 +51,16 @@ def test_two_processes_leave_only_one_run_folder(launch: Any, strategy: str, ton
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
     run_dir = tmp_path / "run"
     folders = ["bundle", "checkpoints", "fitted", "tensorboard"]
-    files = ["config.yaml", "events.jsonl", "examples.jsonl", "metrics.csv", "report.html", "results.json", "train.log"]
+    files = [
+        "config.yaml",
+        "counts.json",
+        "events.jsonl",
+        "examples.jsonl",
+        "metrics.csv",
+        "report.html",
+        "results.json",
+        "train.log",
+    ]
     assert sorted(path.name for path in run_dir.iterdir()) == sorted([*folders, *files])
     assert len(list(run_dir.glob("tensorboard/events.*"))) == 1
     log = (run_dir / "train.log").read_text()

@@ -56,7 +56,16 @@ def test_the_first_ten_losses_equal_the_golden_ones(tones: Path, tmp_path: Path)
 
 def test_a_run_writes_all_its_files_into_its_folder(trained: Path) -> None:
     folders = {"bundle", "checkpoints", "fitted", "tensorboard"}
-    files = {"config.yaml", "events.jsonl", "examples.jsonl", "metrics.csv", "report.html", "results.json", "train.log"}
+    files = {
+        "config.yaml",
+        "counts.json",
+        "events.jsonl",
+        "examples.jsonl",
+        "metrics.csv",
+        "report.html",
+        "results.json",
+        "train.log",
+    }
     assert {path.name for path in trained.iterdir()} == folders | files
     assert {path.name for path in (trained / "bundle").iterdir()} == {
         "README.md",

@@ -39,7 +39,7 @@ from asr.checkpoint.bundle import (
     with_attached,
 )
 from asr.checkpoint.formats import FORMAT, KEY
-from asr.checkpoint.saved import kept_checkpoints
+from asr.checkpoint.saved import CHECKPOINTS, kept_checkpoints
 from asr.data.labels import NO_LABELS, Labels
 from asr.decode.choice import with_beam
 from asr.errors import InputError, reason_of, shown
@@ -52,7 +52,6 @@ from asr.settings.conf import default_settings
 logger = logging.getLogger(__name__)
 
 BUNDLE = "bundle"  # name of the bundle's folder in a run folder
-CHECKPOINTS = "checkpoints"
 NEMO_CONFIG = "model_config.yaml"  # name of the config in the folder of an unpacked .nemo archive
 CHECKPOINT_KEY = "asr"  # key of the entry in a Lightning checkpoint that stores everything in a bundle except weights
 PREFIX = "model."  # prefix of the names of weights in a Lightning checkpoint

@@ -1,16 +1,40 @@
-"""Format results as text in columns."""
+"""Format results as tables: text in columns, Markdown and LaTeX."""
 
 from collections.abc import Sequence
 
 from rich.cells import cell_len, set_cell_size
 
 MAX_NAME_WIDTH = 20
+MARKDOWN = str.maketrans({letter: f"\\{letter}" for letter in "\\`*_<|"})
+LATEX = str.maketrans(  # special characters in LaTeX's text, also with the font encoding OT1
+    {letter: f"\\{letter}" for letter in "&%$#_{}"}
+    | {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
+    | {"<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}", "…": r"\dots{}"}
+)
 
 
-def lay_out(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Format rows as lines; the first column is left-aligned, and the other columns, of numbers, are right-aligned."""
-    first, *others = [max(cell_len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    return ["  ".join([set_cell_size(row[0], first), *map(str.rjust, row[1:], others)]) for row in rows]
+def lay_out(rows: Sequence[Sequence[str]], num_left: int = 1) -> list[str]:
+    """Format rows as lines; the first `num_left` columns are left-aligned, the others, of numbers, right-aligned."""
+    widths = [max(map(cell_len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join(
+            [*map(set_cell_size, row[:num_left], widths), *map(str.rjust, row[num_left:], widths[num_left:])],
+        )
+        for row in rows
+    ]
+
+
+def markdown(rows: Sequence[Sequence[str]], num_left: int = 1) -> list[str]:
+    """Format rows, of which the first has the titles, as a Markdown table; columns are aligned as in `lay_out`."""
+    titles, *others = [f"| {' | '.join(cell.translate(MARKDOWN) for cell in row)} |" for row in rows]
+    return [titles, f"|{' --- |' * num_left}{' ---: |' * (len(rows[0]) - num_left)}", *others]
+
+
+def latex(rows: Sequence[Sequence[str]], num_left: int = 1) -> list[str]:
+    """Format rows as a LaTeX table with the rules of the package booktabs; columns are aligned as in `lay_out`."""
+    titles, *others = [" & ".join(cell.translate(LATEX) for cell in row) + r" \\" for row in rows]
+    begin = rf"\begin{{tabular}}{{{'l' * num_left + 'r' * (len(rows[0]) - num_left)}}}"
+    return [begin, r"\toprule", titles, r"\midrule", *others, r"\bottomrule", r"\end{tabular}"]
 
 
 def short_name(name: str, width: int = MAX_NAME_WIDTH) -> str:

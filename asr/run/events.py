@@ -85,12 +85,14 @@ class Progress:
         epoch: number of the epoch, counted from 1.
         batch: completed batches of the epoch.
         num_batches: number of batches of the epoch.
+        total_steps: planned number of optimizer steps of the whole run; None: an earlier version wrote the event.
     """
 
     step: int
     epoch: int
     batch: int
     num_batches: int
+    total_steps: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +146,7 @@ EVENTS: dict[str, Callable[..., Event]] = {
     "early_end": EndedEarly,
     "bundle": Bundled,
 }
+FAILURE = "error: "  # begins the message of the error that ends a run
 KINDS = {kind: name for name, kind in EVENTS.items()}
 
 
@@ -193,9 +196,13 @@ class History:
         starts: number of starts and resumes.
         wall_seconds: time from each start to its last `Progress` or `Bundled` event, summed over the starts.
         step: completed optimizer steps at the last `Progress` event.
+        total_steps: planned number of optimizer steps, at the last `Progress` event.
+        best_wer: lowest validation WER after the first step, a fraction.
         passes: number of passes over the training data; batches that are repeated after a resume count once.
         warnings: number of occurrences of each warning, in order of first occurrence.
         early_end: why the latest start ended before the planned end of the run; None if it did not.
+        failure: error that ended the latest start; None if no error was logged.
+        is_bundled: whether the latest start has written the bundle.
         damaged: number of unreadable lines.
     """
 
@@ -205,9 +212,13 @@ class History:
     starts: int = 0
     wall_seconds: float | None = None
     step: int | None = None
+    total_steps: int | None = None
+    best_wer: float | None = None
     passes: float | None = None
     warnings: Counter[str] = field(default_factory=Counter)
     early_end: str | None = None
+    failure: str | None = None
+    is_bundled: bool = False
     damaged: int = 0
 
 
@@ -226,15 +237,21 @@ def read_history(path: Path) -> History:
                 history.first, history.latest = history.first or event, event
                 history.began = moment if history.began is None else history.began
                 history.starts += 1
-                history.early_end = None
+                history.early_end, history.failure, history.is_bundled = None, None, False
                 before = moment
             case Progress():
-                history.step = event.step
+                history.step, history.total_steps = event.step, event.total_steps
                 history.passes = event.epoch - 1 + event.batch / max(1, event.num_batches)
+            case Validated() if event.step and event.wer is not None:
+                history.best_wer = min(event.wer, math.inf if history.best_wer is None else history.best_wer)
             case Warned():
                 history.warnings[event.message] += 1
+                if event.message.startswith(FAILURE):
+                    history.failure = event.message.removeprefix(FAILURE)
             case EndedEarly():
                 history.early_end = event.message
+            case Bundled():
+                history.is_bundled = True
         if isinstance(event, Progress | Bundled):  # a Warned event may already belong to the next start
             history.wall_seconds = (history.wall_seconds or 0.0) + max(0.0, moment - before)  # a clock may be set back
             before = moment

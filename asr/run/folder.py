@@ -15,7 +15,8 @@ import numpy as np
 import yaml
 
 from asr import build
-from asr.checkpoint.load import BUNDLE, CHECKPOINTS, fitted_files
+from asr.checkpoint.load import BUNDLE, fitted_files
+from asr.checkpoint.saved import CHECKPOINTS
 from asr.data.corpus import Corpus
 from asr.data.dataset import energies
 from asr.data.index_cache import IndexCache, spread

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 from asr.build import build_tokenizer, load_token_model
 from asr.checkpoint.language_model import LANGUAGE_MODEL_KEYS, write_language_model
-from asr.checkpoint.load import BUNDLE, CHECKPOINTS, checkpoint_extra, read_model
-from asr.checkpoint.saved import intact_checkpoints, select
+from asr.checkpoint.load import BUNDLE, checkpoint_extra, read_model
+from asr.checkpoint.saved import CHECKPOINTS, intact_checkpoints, select
 from asr.data.text_set import Sentences, TextSet, read_sentences
 from asr.evaluation.text_perplexity import TextPerplexity, measure
 from asr.interchange.hub import path_of
 from asr.run import folder
-from asr.run.events import TextStarted
+from asr.run.events import Bundled, EventsFile, TextStarted
 from asr.run.language_model_settings import LanguageModelSettings
 from asr.run.names import RESULTS
 from asr.run.provenance import provenance
@@ -147,6 +147,7 @@ def finish_language_model(
     )
     write_language_model(run_dir / BUNDLE, [checkpoint.path for checkpoint in chosen], card)
     logger.info("bundle written to %s", run_dir / BUNDLE)
+    EventsFile(run_dir).append(Bundled())
     model: Any = load_token_model(str(run_dir / BUNDLE), prepared.tokenizer, "run_dir")
     texts = {"valid": prepared.valid, **prepared.tests}
     results = {}

@@ -10,6 +10,7 @@ FAULTS = "faults"  # folder: batches whose loss is not finite
 PROFILE = "profile.txt"  # tables from debug=profile
 TRACE = "trace.json"  # each operation of debug=profile
 RESULTS = "results.json"
+COUNTS = "counts.json"  # errors of each test utterance
 COMPARISON = "comparison.json"  # results before and after training, in a run that starts from a model
 REPORT = "report.html"
 DOCTOR = "doctor.html"  # report of asr.doctor, which runs before the training

@@ -10,16 +10,24 @@ from typing import TYPE_CHECKING, Any
 
 from asr.checkpoint.adapted import ADAPTER, is_adapter, merged
 from asr.checkpoint.bundle import read_bundle
-from asr.checkpoint.load import BUNDLE, CHECKPOINTS, bundle_recognizer, write_bundle
-from asr.checkpoint.saved import SavedCheckpoint, by_score, intact_checkpoints, kept_checkpoints, select
+from asr.checkpoint.load import BUNDLE, bundle_recognizer, write_bundle
+from asr.checkpoint.saved import (
+    CHECKPOINTS,
+    SavedCheckpoint,
+    by_score,
+    intact_checkpoints,
+    kept_checkpoints,
+    select,
+)
 from asr.data.manifest import Utterance
 from asr.errors import InputError
 from asr.evaluation.comparison import before_and_after, compare
+from asr.evaluation.counts import count_utterances
 from asr.evaluation.result import Evaluation, evaluate
 from asr.evaluation.word_errors import total
 from asr.run.events import Bundled, EventsFile, StartEvent, read_history
 from asr.run.initialization import Initialization
-from asr.run.names import COMPARISON, EVENTS, RESULTS
+from asr.run.names import COMPARISON, COUNTS, EVENTS, RESULTS
 from asr.run.settings import RunSettings
 from asr.system.files import write_whole_text
 from asr.text.normalize import get_normalizer
@@ -187,13 +195,13 @@ model was {base}; its tensors have the SHA-256 `{sha256}`.
 def test_bundle(
     bundle: Path, tests: Mapping[str, Sequence[Utterance]], device: Any, start: "Initialization | None"
 ) -> dict[str, Evaluation]:
-    """Evaluate the bundle on the test manifests like `asr.evaluate`; write the counts to results.json."""
+    """Evaluate the bundle on the test manifests like `asr.evaluate`; write results.json and counts.json."""
     stored = read_bundle(bundle)
     if start is not None and is_adapter(stored.config):
         stored = merged(stored, bundle, start.bundle, Path(start.source))
     recognizer = bundle_recognizer(stored, bundle, device)
     results: dict[str, Evaluation] = {}
-    lines = {}
+    lines, counts = {}, {}
     for name, utterances in tests.items():
         logger.info("measuring the bundle on %s: %s", printable(name), counted(len(utterances), "utterance"))
         evaluation = evaluate(recognizer, name, utterances)
@@ -201,6 +209,8 @@ def test_bundle(
             logger.warning("%s: not scored: %s", name, rejected.reason)
         results[name] = evaluation
         lines[name] = evaluation.as_dict()
+        counts[name] = count_utterances(evaluation.scored).as_dict()
+    write_whole_text(bundle.parent / COUNTS, json.dumps(counts) + "\n")
     write_whole_text(bundle.parent / RESULTS, json.dumps(lines, indent=2) + "\n")
     return results
 

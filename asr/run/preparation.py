@@ -15,7 +15,8 @@ from torch import Tensor, nn
 from asr.build import build_augmentation
 from asr.checkpoint.adapted import ADAPTER, base_config
 from asr.checkpoint.bundle import check_attachable
-from asr.checkpoint.load import CHECKPOINTS, checkpoint_extra, fitted_files
+from asr.checkpoint.load import checkpoint_extra, fitted_files
+from asr.checkpoint.saved import CHECKPOINTS
 from asr.data.corpus import Corpus, prepare_if_absent, read_corpus
 from asr.data.index_cache import IndexCache, spread
 from asr.data.manifest import Utterance

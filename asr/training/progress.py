@@ -106,11 +106,12 @@ class LogLines(Callback):
             return
         line, task.line = task.line, LineSums()
         batch, num_batches = batches_begun(trainer), int(trainer.num_training_batches)
-        progress = Progress(trainer.global_step, trainer.current_epoch + 1, batch, num_batches)
+        total_steps = max(trainer.global_step, task.total_steps)
+        progress = Progress(trainer.global_step, trainer.current_epoch + 1, batch, num_batches, total_steps)
         of_epochs = f" of {trainer.max_epochs}" if (trainer.max_epochs or -1) > 0 else ""
         texts = [
             f"epoch {progress.epoch}{of_epochs}{' done' if done else ''}",
-            f"step {progress.step:,} of {max(progress.step, task.total_steps):,}:"
+            f"step {progress.step:,} of {total_steps:,}:"
             f" train loss {line.mean_loss:.3f}{_by_manifest(metrics, LOSS_OF)}",
             f"learning rate {metrics['train/learning_rate']:.2e}",
             self._score,

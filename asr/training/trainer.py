@@ -13,7 +13,7 @@ import torch
 from lightning.pytorch.loggers import Logger, TensorBoardLogger
 
 from asr.build import several
-from asr.checkpoint.load import CHECKPOINTS
+from asr.checkpoint.saved import CHECKPOINTS
 from asr.errors import InputError, how_to_install, reason_of, shown
 from asr.run.names import METRICS
 from asr.settings.read import as_mapping
