@@ -23,7 +23,7 @@ from asr.evaluation.counts import count_utterances
 from asr.evaluation.ranking import holm
 from asr.evaluation.result import Evaluation
 from asr.evaluation.utterances import Scored
-from asr.run.events import Bundled, EndedEarly, Event, EventsFile, Progress, Started, Validated, Warned
+from asr.run.events import Bundled, EndedEarly, Event, EventsFile, Progress, Started, TextStarted, Validated, Warned
 from asr.runs import main
 from asr.text.numbers import interval, percent, points, probability
 from tests.conftest import ROOT, resolved
@@ -260,6 +260,13 @@ def test_runs_are_found_up_to_three_levels_deep_once_each(tmp_path: Path, capsys
     rows, _ = table(capsys, *several, "--sort", "name")
     names = ["a", "a/b", "c/d/e", "c/d/e/too_deep"]
     assert [row["run"] for row in rows] == [str(tmp_path / "runs" / name) for name in names], "depth counts from c"
+
+
+def test_a_language_model_has_a_row_without_error_rates(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run_dir = make_run(tmp_path / "lm", events=[TextStarted(0, "LSTM", 1_000, 29, 5, 20, 2, "", "", "", ""), Bundled()])
+    (run_dir / "results.json").write_text(json.dumps({"test": {"per_word": 30.0, "words": 20}}))
+    [row], _ = table(capsys, tmp_path)
+    assert (row["state"], row["parameters"], "test WER %" in row) == ("finished", "1,000", False)
 
 
 @pytest.mark.parametrize("folder", ["empty", "none"])

@@ -16,7 +16,7 @@ from asr.run.events import History, read_history
 from asr.run.names import CONFIG, COUNTS, EVENTS, LOG, RESULTS
 from asr.text.numbers import counted
 
-DEPTH = 3  # maximum number of folders between a given folder and a run, counted with the run's own
+DEPTH = 3  # runs are found at most this number of levels below a given folder
 RUN_DIR = "run_dir"  # setting that differs in each run
 
 Content = TypeVar("Content")
