@@ -10,6 +10,7 @@ COMMANDS = {
         "doctor": "check a corpus and a training plan before training",
         "plan": "print the batches that asr.train would train on",
         "train": "train a recogniser; report its word error rate",
+        "finetune": "train a model further on a folder of recordings; report what it gains and forgets",
         "training_report": "write the report of a run, even before the run ends",
         "runs": "print a table of runs, with the significance of their differences",
         "average": "average checkpoints of a run, and write a bundle",

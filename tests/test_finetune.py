@@ -1,148 +1,228 @@
-"""A run that starts from a trained model gives bit-identical results if it is killed before or after unfreezing."""
+"""asr.finetune: one command from recordings with texts to a bundle, a card and a result with its interval."""
 
-import random
-import re
-import shutil
-import signal
-import time
-from collections.abc import Callable
-from functools import partial
+import csv
+import json
+import shlex
+import subprocess
+import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 
-from asr.run.initialization import with_parts
-from asr.settings.read import as_mapping
-from tests.conftest import TINY, settings_with, tone_corpus
-from tests.processes import bundle, examples, finish, kill, metrics, resumptions, start, steps_logged, wait_for
-from tests.test_resume import die_after_the_first_checkpoint, die_in
+from asr import finetune
+from asr.checkpoint.load import BUNDLE
+from asr.data.manifest import read_manifest
+from asr.errors import InputError
+from asr.run import finetuning
+from asr.run.finetuning import ChosenSettings
+from tests.refusals import refused
+from tests.tones import sentences, write_corpus
 
-KILLS = 6
-STEPS_FROZEN = 5  # steps before the frozen weights are trained
-TWO = ["trainer.strategy=ddp", "trainer.devices=2"]
-RUN = [
-    *(line for line in TINY if line.startswith(("trainer", "data", "schedule", "checkpoint"))),
-    "augment=[speed_perturb,spec_augment]",
-    "data.max_utterances=6",
-    "optimizer.layer_decay=0.8",
-    "init.frozen=[encoder.subsampling.*,encoder.blocks.0.*]",
-    f"init.frozen_steps={STEPS_FROZEN}",
-    "ema.decay=0.9",
-    "num_threads=1",
-    "checkpoint.every_steps=3",
-]
+QUICK = ["--set", "trainer.max_epochs=-1", "trainer.max_steps=4", "data.batch_seconds=10"]
 
 
-def config(run_dir: Path, model: Path, corpus: Path, *overrides: str) -> dict[str, Any]:
-    given = [*RUN, *tone_corpus(corpus), f"init.from={model}", f"run_dir={run_dir}", *overrides]
-    return as_mapping(with_parts(settings_with(*given), given))
+def table_of(manifest: Path, table: Path) -> Path:
+    """Write a manifest as a CSV file with the columns path, sentence and mood."""
+    with table.open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["path", "sentence", "mood"])
+        writer.writerows([each.audio_filepath, each.text, "calm"] for each in read_manifest(manifest))
+    return table
 
 
-def assert_same(parts: Path, whole: Path) -> None:
-    assert bundle(parts) == bundle(whole)
-    assert metrics(parts) == metrics(whole)
-    assert metrics(parts)[0]["step"] == "0"
-    assert examples(parts) == examples(whole)
-    for name in ("results.json", "comparison.json"):
-        assert (parts / name).read_bytes() == (whole / name).read_bytes()
+@pytest.fixture(scope="module")
+def recordings(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A table of 60 recordings without speakers, and a manifest of other speech."""
+    folder = tmp_path_factory.mktemp("recordings")
+    write_corpus(folder, {"mine": sentences(60, seed=7), "other": sentences(4, seed=8)})
+    return table_of(folder / "mine.jsonl", folder / "mine.csv")
+
+
+def asr(module: str, *arguments: object, cwd: Path) -> str:
+    ended = subprocess.run(
+        [sys.executable, "-m", module, *map(str, arguments)], cwd=cwd, text=True, capture_output=True, check=False
+    )
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    return ended.stdout
+
+
+def weights(bundle: Path) -> dict[str, torch.Tensor]:
+    return load_file(bundle / "weights.safetensors")
+
+
+def test_one_command_makes_a_bundle_and_a_result_and_equals_the_printed_command(
+    recordings: Path, fluent: Path, tmp_path: Path
+) -> None:
+    also = ["--also-test", recordings.parent / "other.jsonl"]
+    command = ["asr.finetune", fluent / "run", recordings, "--output", "mine", *also, *QUICK]
+    planned = asr(*command, "--dry-run", cwd=tmp_path)
+    output = tmp_path / "mine"
+    assert not (output / BUNDLE).exists()
+    assert "ignored: mood" in planned
+    train = next(line for line in planned.splitlines() if "-m asr.train" in line)
+    asr("asr.train", *shlex.split(train)[3:], "run_dir=printed", cwd=tmp_path)
+
+    recordings.rename(recordings.with_suffix(".moved"))  # the second start uses what the first has stored
+    printed = asr(*command, cwd=tmp_path)
+    recordings.with_suffix(".moved").rename(recordings)
+    assert train in printed
+    trained, equal = weights(output / BUNDLE), weights(tmp_path / "printed" / BUNDLE)
+    assert trained.keys() == equal.keys()
+    assert all(torch.equal(weight, equal[name]) for name, weight in trained.items())
+
+    comparison = json.loads((output / "comparison.json").read_text())
+    assert comparison.keys() == {"test", "also_1"}
+    assert "hown to be" in printed.splitlines()[-1]
+    cards = [(output / folder / "README.md").read_text() for folder in (BUNDLE, finetune.MERGED)]
+    assert all("before" in card and "after" in card for card in cards)
+    assert all((output / page).is_file() for page in ("report.html", "test.html"))
+    assert asr(
+        "asr.transcribe",
+        output / finetune.MERGED,
+        read_manifest(output / "data/test.jsonl")[0].audio_filepath,
+        cwd=tmp_path,
+    )
+    parts = [{each.id for each in read_manifest(output / f"data/{name}.jsonl")} for name in ("train", "test")]
+    assert [len(part) for part in parts] == [48, 12]
+    assert not parts[0] & parts[1]
+
+
+def test_another_command_in_the_folder_is_refused(recordings: Path, fluent: Path, tmp_path: Path) -> None:
+    def run(*more: str, output: Path = tmp_path / "mine") -> None:
+        finetune.main([str(fluent / "run"), str(recordings), "--output", str(output), "--dry-run", *QUICK, *more])
+
+    run()
+    with refused(InputError, "--output ... seed=0 ... seed=1"):
+        run("--seed", "1")
+    run()
+    with refused(InputError, "nowhere"):
+        finetune.main([str(fluent / "run"), "nowhere", "--output", str(tmp_path / "corrected"), "--dry-run"])
+    run(output=tmp_path / "corrected")  # a command that was refused leaves the folder free
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "file").touch()
+    with refused(InputError, "--output"):
+        run(output=tmp_path / "full")
+
+
+def test_other_data_may_be_the_test(
+    recordings: Path, fluent: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_corpus(tmp_path, {"few": sentences(10, seed=9)})
+    given = [str(fluent / "run"), str(tmp_path / "few.jsonl"), "--output", str(tmp_path / "mine"), "--dry-run", *QUICK]
+    with refused(InputError, "DATA ... 40", got=10, cure="--test DATA"):
+        finetune.main(given)
+    finetune.main([*given[:3], str(tmp_path / "other"), *given[4:], "--test", str(tmp_path / "few.jsonl")])
+    assert "10 of 10" in capsys.readouterr().out
+    assert len(read_manifest(tmp_path / "other/data/train.jsonl")) == 10
+
+
+def test_letters_that_the_model_lacks_leave_the_training_texts_alone(
+    fluent: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    texts = [f"{text} {'zé' if number % 2 else ''}" for number, text in enumerate(sentences(60, seed=3))]
+    write_corpus(tmp_path, {"mine": texts})
+    arguments = [str(fluent / "run"), str(tmp_path / "mine.jsonl"), "--output", str(tmp_path / "mine"), "--dry-run"]
+    finetune.main([*arguments, *QUICK])
+    printed = capsys.readouterr().out
+    assert "'é'" in printed
+    assert "'z'" in printed
+    assert not any(set("zé") & set(each.text) for each in read_manifest(tmp_path / "mine/data/train.jsonl"))
+    assert any("zé" in each.text for each in read_manifest(tmp_path / "mine/data/test.jsonl"))
+    assert "'corpus.also_test=[test.jsonl]'" in printed
+
+
+def overrides(*choices: ChosenSettings) -> set[str]:
+    return {override for choice in choices for override in choice.overrides}
 
 
 @pytest.mark.parametrize(
-    "moments",
-    [
-        [die_after_the_first_checkpoint],  # killed while weights are frozen
-        pytest.param(
-            [
-                partial(die_in, "asr.training.task.count_errors"),  # killed during the validation before the first step
-                die_after_the_first_checkpoint,
-                die_after_the_first_checkpoint,  # killed after weights are unfrozen
-                partial(die_in, "asr.run.outcome.compare"),
-            ],
-            marks=pytest.mark.slow,
-        ),
-    ],
-    ids=["once", "in every phase"],
+    ("method", "minutes", "expected"),
+    [(None, 29, "adapter=lora"), (None, 30, "optimizer.lr=2e-4"), ("full", 3, "optimizer.lr=2e-4")],
 )
-def test_a_run_killed_in_any_phase_gives_bit_identical_results(
-    moments: list[Callable[[], object]], fluent: Path, tones: Path, tmp_path: Path
+def test_the_method_follows_from_the_amount_of_speech(method: str | None, minutes: float, expected: str) -> None:
+    norm = "encoder.blocks.0.convolution.norm.running_mean"
+    assert expected in overrides(finetuning.method_choice(method, 60.0 * minutes, [norm]))
+    full = overrides(finetuning.method_choice("full", 60.0 * minutes, ["encoder.blocks.0.convolution.norm.weight"]))
+    assert "init.frozen=[]" in full  # without batch norms there is nothing to freeze
+
+
+@pytest.mark.parametrize(
+    ("per_epoch", "seconds", "steps"), [(5, 100, 60), (12, 200, 60), (90, 1800, 450), (6, 3601, 36)]
+)
+def test_the_length_is_five_epochs_or_sixty_steps(per_epoch: int, seconds: float, steps: int) -> None:
+    assert f"trainer.max_steps={steps}" in overrides(finetuning.length_choice(per_epoch, seconds))
+
+
+@pytest.mark.parametrize(
+    ("durations", "on_gpu", "batch_seconds"),
+    [
+        ([3.0, 5.0], False, 20),
+        ([3.0, 24.2], False, 25),
+        ([40.0], False, 30),  # longer utterances are dropped
+        ([10.0] * 60, True, 60),
+        ([10.0] * 1000, True, 200),
+    ],
+)
+def test_a_batch_holds_the_longest_utterance(durations: Sequence[float], on_gpu: bool, batch_seconds: int) -> None:
+    assert overrides(finetuning.batch_choice(durations, on_gpu)) == {f"data.batch_seconds={batch_seconds}"}
+
+
+SECONDS = finetuning.RunSeconds(step=2.0, validation=10.0, tests=60.0)
+
+
+def plainly(hours: float, per_epoch: int) -> int:
+    """The largest number of steps in whole epochs, or in the first epoch, whose parts fit into 90 % of the time."""
+
+    def fits(steps: int) -> bool:
+        validations = 1 + steps // per_epoch
+        return steps * 2.0 + validations * 10.0 + 60.0 <= 0.9 * 3600 * hours + 1e-6
+
+    epochs = [steps for steps in range(per_epoch, 3000, per_epoch) if fits(steps)]
+    return max(epochs or [steps for steps in range(per_epoch) if fits(steps)])
+
+
+@pytest.mark.parametrize(("hours", "per_epoch"), [(0.2, 50), (1, 50), (1, 333), (0.5, 900), (0.08, 100)])
+def test_hours_become_a_number_of_steps(hours: float, per_epoch: int) -> None:
+    chosen = overrides(finetuning.hours_choice(hours, SECONDS, per_epoch))
+    assert f"trainer.max_steps={plainly(hours, per_epoch)}" in chosen
+
+
+def test_too_few_hours_are_refused_with_the_least_useful_number() -> None:
+    with refused(InputError, "--hours ... 60 steps", got=0.05) as error:
+        finetuning.hours_choice(0.05, SECONDS, per_epoch=100)
+    least = float(str(error.value).split("at least ")[1].split(",")[0])
+    assert finetuning.hours_choice(least, SECONDS, per_epoch=100)
+    with refused(InputError, "--hours", got=round(least - 0.01, 2)):
+        finetuning.hours_choice(round(least - 0.01, 2), SECONDS, per_epoch=100)
+
+
+def test_the_steps_of_a_time_are_chosen_before_the_first_step(
+    recordings: Path, fluent: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    whole, parts, log = tmp_path / "whole", tmp_path / "parts", tmp_path / "log"
-    short = ["trainer.max_steps=7"]
-    assert finish(start(config(whole, fluent / "run", tones, *short), tmp_path / "whole.log")) == 0
-    for moment in moments:
-        killed = start(config(parts, fluent / "run", tones, *short), log, before=moment)
-        assert finish(killed) == -signal.SIGKILL, log.read_text()
-    assert finish(start(config(parts, fluent / "run", tones, *short), log)) == 0, log.read_text()
-    assert [step for step, _ in resumptions(parts)] == [3, 6][: len(moments)]
-    assert log.read_text().count("are trained from now on") == 1
-    assert_same(parts, whole)
+    given = [str(fluent / "run"), str(recordings), "--output", str(tmp_path / "mine"), "--dry-run"]
+    finetune.main([*given, "--hours", "0.05", "--stop-at-deadline"])
+    train = shlex.split(next(line for line in capsys.readouterr().out.splitlines() if "-m asr.train" in line))
+    assert [name.partition("=")[0] for name in train if "max_" in name] == [
+        "trainer.max_epochs",
+        "trainer.max_steps",
+        "+trainer.max_time",
+    ]
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(900)
-@pytest.mark.parametrize("world_size", [1, 2])
-def test_a_run_killed_at_random_moments_gives_bit_identical_results(
-    world_size: int, fluent: Path, tones: Path, tmp_path: Path
-) -> None:
-    whole, parts, log = tmp_path / "whole", tmp_path / "parts", tmp_path / "log"
-    how = [*(TWO if world_size == 2 else []), "trainer.max_epochs=4"]
-    begin = partial(start, output=log, world_size=world_size)
-    assert finish(begin(config(whole, fluent / "run", tones, *how))) == 0, log.read_text()
-    assert int(metrics(whole)[-1]["step"]) > 2 * STEPS_FROZEN
-    moments = random.Random(world_size)
-    for attempt in range(KILLS):
-        workers = f"data.num_workers={attempt % 2}"
-        done = steps_logged(parts) + moments.randint(0, 3)
-        running = begin(config(parts, fluent / "run", tones, *how, workers))
-        assert wait_for(lambda done=done: steps_logged(parts) > done, running), log.read_text()  # type: ignore[misc]
-        time.sleep(moments.uniform(0, 0.1))
-        kill(running)
-    assert finish(begin(config(parts, fluent / "run", tones, *how))) == 0, log.read_text()
-    assert len(resumptions(parts)) > 1
-    assert_same(parts, whole)
+@pytest.mark.parametrize("options", [["--hours", "0"], ["--stop-at-deadline"]])
+def test_hours_must_make_sense(options: list[str], recordings: Path, tmp_path: Path) -> None:
+    with refused(InputError, "--hours"):
+        finetune.main(["model", str(recordings), "--output", str(tmp_path / "mine"), *options])
 
 
-def test_two_processes_that_unfreeze_weights_keep_them_equal(fluent: Path, tones: Path, tmp_path: Path) -> None:
-    """DDP decides before the first step which gradients it reduces; weights that it leaves out would drift apart."""
-    (tmp_path / "weights").mkdir()
-    settings = config(tmp_path / "run", fluent / "run", tones, *TWO, "trainer.max_steps=7", "corpus.test=[]")
-    before = partial(write_weights, tmp_path / "weights")
-    assert finish(start(settings, tmp_path / "log", world_size=2, before=before)) == 0, (tmp_path / "log").read_text()
-    first, second = (torch.load(tmp_path / "weights" / f"{rank}.pt") for rank in (0, 1))
-    started = load_file(fluent / "run" / "bundle" / "weights.safetensors")
-    name = next(name for name in first if name.startswith("encoder.blocks.0.") and first[name].ndim == 2)
-    assert not torch.equal(first[name], started[name])
-    assert all(torch.equal(first[name], second[name]) for name in first)
+def test_given_settings_replace_choices() -> None:
+    choice = ChosenSettings(("a.b=1", "c=2"), "reason")
+    assert overrides(*finetuning.without([choice], ["c=3"])) == {"a.b=1"}
+    assert not list(finetuning.without([choice], ["c=3", "a.b=0"]))
 
 
-def write_weights(folder: Path) -> None:
-    """Write the weights of each process at the end of its training."""
-    from asr.training.task import RecognitionTask
-
-    def write(task: Any) -> None:
-        torch.save(dict(task.model.state_dict()), folder / f"{task.global_rank}.pt")
-
-    RecognitionTask.on_train_end = write  # type: ignore[method-assign]
-
-
-def test_a_resumed_run_finds_its_start_model_elsewhere_and_refuses_a_changed_one(
-    fluent: Path, tones: Path, tmp_path: Path
-) -> None:
-    model = shutil.copytree(fluent / "run" / "bundle", tmp_path / "model")
-    begun = start(
-        config(tmp_path / "run", model, tones, "trainer.max_steps=5"),
-        tmp_path / "first.log",
-        before=die_after_the_first_checkpoint,
-    )
-    assert finish(begun) == -signal.SIGKILL
-    weights = load_file(model / "weights.safetensors")
-    name = min(weights)
-    save_file(weights | {name: weights[name] + 1e-6}, model / "weights.safetensors")
-    assert finish(start(config(tmp_path / "run", model, tones, "trainer.max_steps=5"), tmp_path / "other.log")) == 1
-    assert re.search(r"Changed: fitted\.init\.from: '\w+' -> '\w+'\.", (tmp_path / "other.log").read_text())
-    moved = config(tmp_path / "run", fluent / "run", tones, "trainer.max_steps=5")
-    assert finish(start(moved, tmp_path / "moved.log")) == 0, (tmp_path / "moved.log").read_text()
-    assert "resuming from step 3" in (tmp_path / "moved.log").read_text()
+def test_the_expected_interval_is_some_fifteen_points_for_sixty_clips() -> None:
+    assert finetuning.expected_width(392) == pytest.approx(0.15, abs=0.01)

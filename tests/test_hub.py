@@ -19,12 +19,16 @@ import pytest
 from asr.checkpoint.address import is_address, parse
 from asr.checkpoint.bundle import read_bundle
 from asr.convert import main
+from asr.data.manifest import read_manifest
 from asr.errors import InputError
-from asr.interchange.hub import download, path_of
+from asr.interchange.hub import download, download_dataset, path_of
+from asr.sources.collect import collect
+from asr.sources.entry import SourceOptions
 from tests import parakeet
 from tests.conftest import ROOT
 from tests.nemo import as_nemo_3, nemo_files, write_tar
 from tests.refusals import refused
+from tests.tones import write_corpus
 
 constants = pytest.importorskip("huggingface_hub.constants", reason="needs huggingface_hub: pip install '.[hub]'")
 
@@ -84,18 +88,18 @@ class Hub:
             return None
         if self.failing:
             return self._send(request, 500, b"")
-        listed = re.fullmatch(r"/api/models/somebody/model/revision/([\w%.-]+)", request.path)
+        listed = re.fullmatch(r"/api/(?:models|datasets)/somebody/model/revision/([\w%.-]+)", request.path)
         if listed and listed[1] in ("main", "v1", COMMIT, LATER):
             siblings = [{"rfilename": name} for name in self.files]
             info = {"id": "somebody/model", "modelId": "somebody/model", "sha": self.commit, "siblings": siblings}
             return self._send(request, 200, json.dumps(info).encode(), {"Content-Type": "application/json"})
-        if re.fullmatch(rf"/api/models/somebody/model/tree/({COMMIT}|{LATER})\?.*", request.path):
+        if re.fullmatch(rf"/api/(?:models|datasets)/somebody/model/tree/({COMMIT}|{LATER})\?.*", request.path):
             tree = [
                 {"type": "file", "path": name, "size": len(content), "oid": etag(content)}
                 for name, content in self.files.items()
             ]
             return self._send(request, 200, json.dumps(tree).encode(), {"Content-Type": "application/json"})
-        file = re.fullmatch(r"/somebody/model/resolve/([0-9a-f]{40})/(.+)", request.path)
+        file = re.fullmatch(r"(?:/datasets)?/somebody/model/resolve/([0-9a-f]{40})/(.+)", request.path)
         if file and file[2] in self.files:
             return self._send_file(request, file[1], file[2])
         code = "RevisionNotFound" if listed else "RepoNotFound"
@@ -332,3 +336,48 @@ def test_a_local_path_is_returned_unchanged() -> None:
     assert path_of("runs/x") == path_of(Path("runs/x")) == Path("runs/x")
     assert not is_address("runs/x")
     assert parse("hf://a/b.c@refs/pr/1") == ("a", "b.c", "refs/pr/1")
+
+
+DATASET = "hf://datasets/somebody/model"
+
+
+def parquet(folder: Path, texts: list[str]) -> bytes:
+    """Write recordings and their texts as a Parquet file of a data set; return its bytes."""
+    import pyarrow
+    import pyarrow.parquet
+
+    write_corpus(folder, {"part": texts})
+    audio = [{"bytes": Path(each.audio_filepath).read_bytes()} for each in read_manifest(folder / "part.jsonl")]
+    table = pyarrow.table({"audio": audio, "sentence": texts})
+    pyarrow.parquet.write_table(table, folder / "part.parquet", compression="zstd")
+    return (folder / "part.parquet").read_bytes()
+
+
+def test_a_split_of_a_data_set_is_downloaded_once_and_read(hub: Hub, tmp_path: Path) -> None:
+    train, test = ["ab cd", "ef"], ["fa"]
+    hub.files = {
+        "data/train-00000-of-00002.parquet": parquet(tmp_path / "a", train[:1]),
+        "data/train-00001-of-00002.parquet": parquet(tmp_path / "b", train[1:]),
+        "test/0000.parquet": parquet(tmp_path / "c", test),
+        "README.md": CARD,
+    }
+    for address, texts in ((DATASET, train), (f"{DATASET}:test", test), (f"{DATASET}@{COMMIT}:train", train)):
+        folder = download_dataset(address)
+        collected = collect(folder, SourceOptions(audio_dir=tmp_path / "audio"), None, pytest.fail)
+        assert [each.text for each in collected.utterances] == texts
+    assert len(fetched(hub)) == 3
+
+
+def test_a_data_set_without_the_split_is_refused(hub: Hub) -> None:
+    hub.files = {"data/train-0.parquet": b"", "audio.zip": b""}
+    with refused(InputError, f"{DATASET}:dev ... split dev", cure="@refs/convert/parquet"):
+        download_dataset(f"{DATASET}:dev")
+    hub.files = {"audio.zip": b""}
+    with refused(InputError, f"{DATASET} ... audio.zip"):
+        download_dataset(DATASET)
+
+
+@pytest.mark.parametrize("address", ["hf://datasets/name", "hf://datasets/a/b:../c", "hf://datasets/a/../b"])
+def test_a_wrong_address_of_a_data_set_is_refused(address: str) -> None:
+    with refused(InputError, "address", got=address):
+        download_dataset(address)

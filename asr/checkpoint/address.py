@@ -1,4 +1,4 @@
-"""Addresses of models on a hub: `hf://OWNER/NAME[@REVISION]`."""
+"""Addresses on a hub: models, `hf://OWNER/NAME[@REVISION]`; data sets, `hf://datasets/OWNER/NAME[@REVISION][:SPLIT]`."""
 
 import re
 from pathlib import Path
@@ -8,6 +8,8 @@ from asr.errors import InputError
 
 SCHEME = "hf://"
 ADDRESS = re.compile(r"hf://([\w.-]+)/([\w.-]+?)(?:@([\w./-]+))?", re.ASCII)
+DATASETS = "hf://datasets/"
+TRAIN = "train"  # split of a data set whose address names none
 MAIN = "main"
 
 
@@ -37,6 +39,19 @@ def parse(text: str) -> Address:
     if match is None or ".." in text:
         raise InputError(f"a model's address must be {SCHEME}OWNER/NAME or {SCHEME}OWNER/NAME@REVISION; got {text!r}.")
     return Address(match[1], match[2], match[3] or MAIN)
+
+
+def parse_dataset(text: str) -> tuple[Address, str]:
+    """Parse the address of a data set; return it with the name of the split.
+
+    Raises:
+        InputError: the text is not such an address.
+    """
+    whole, _, split = text.removeprefix(DATASETS).partition(":")
+    match = ADDRESS.fullmatch(f"{SCHEME}{whole}")
+    if not text.startswith(DATASETS) or match is None or ".." in text or not re.fullmatch(r"[\w.-]*", split, re.ASCII):
+        raise InputError(f"a data set's address must be {DATASETS}OWNER/NAME, optionally with :SPLIT; got {text!r}.")
+    return Address(match[1], match[2], match[3] or MAIN), split or TRAIN
 
 
 def is_address(model: str | Path) -> bool:

@@ -366,9 +366,14 @@ def _describe(weight: Tensor) -> str:
     return f"{tuple(weight.shape)} {str(weight.dtype).removeprefix('torch.')}"
 
 
+def is_nemo(path: Path) -> bool:
+    """Return whether a path is a model of NeMo: an archive, or a folder of its files."""
+    return path.suffix == ".nemo" or (path / NEMO_CONFIG).is_file()
+
+
 def bundle_folder(path: Path) -> Path:
     """Return the folder of a bundle: the path itself, or, if it is a run folder, the bundle's folder in it."""
-    if path.suffix == ".nemo" or (path / NEMO_CONFIG).is_file():
+    if is_nemo(path):
         raise InputError(f"{path}: a model must be converted first: python -m asr.convert {path} -o FOLDER")
     if not path.is_dir():
         if path.suffix == ".ckpt" and path.is_file():

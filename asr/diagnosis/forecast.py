@@ -1,7 +1,6 @@
 """Forecast of a training run: dropped utterances, memory of the largest batch, time, and disk space."""
 
 import logging
-import math
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,12 +17,12 @@ from asr.data.batch_plan import LESS_MEMORY
 from asr.data.corpus import Corpus
 from asr.data.epoch_plan import EpochPlan
 from asr.data.manifest import Utterance
-from asr.data.position import start_of_epoch
 from asr.data.selection import FEWER_TOKENS, TEXT_TOO_LONG
 from asr.data.training_set import TrainingSet
 from asr.data.utterances import Utterances
 from asr.diagnosis.examination import splits_of
 from asr.diagnosis.finding import Case, Finding, Severity
+from asr.diagnosis.planned import planned
 from asr.diagnosis.texts import coverage_findings, round_trip_findings
 from asr.diagnosis.training_memory import FULL, LORA, OPTIMIZER_BYTES, training_memory, weight_bytes
 from asr.diagnosis.trial import Steps, Trial, device_of, padded_seconds
@@ -73,16 +72,9 @@ def forecast(settings: RunSettings, utterances: Sequence[Utterance], model: Mode
     Raises:
         InputError: all utterances were dropped.
     """
-    augmentation = build.build_augmentation(settings.components, model.features.sample_rate)
-    plan_options = augmentation.speed, settings.seed, settings.data.plan, augmentation.max_added_seconds
-    training_set = TrainingSet(utterances, model.features, model.reference, *plan_options)
-    start = start_of_epoch(0, settings.trainer.num_processes()[0])
-    plan = training_set.epoch(start)
-    bounds = settings.trainer.bounds
-    total = training_set.total_steps(start, 0, bounds)
+    training_set, augmentation, plan, per_epoch, total = planned(settings, utterances, model)
     parameters = sum(parameter.numel() for parameter in model.parameters())
     trained = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
-    per_epoch = math.ceil(len(plan) / bounds.accumulate)
     rates = planned_rates(settings.components, total, per_epoch)
     facts, findings = disk(weight_bytes(model) + trained * OPTIMIZER_BYTES, weight_bytes(model), settings)
     yield Forecast(
@@ -126,7 +118,8 @@ def forecast(settings: RunSettings, utterances: Sequence[Utterance], model: Mode
         yield Forecast(findings=[memory_finding(error)])
         return
     yield Forecast(
-        time_facts(steps, plan, settings.data.num_workers, total * bounds.accumulate), memory_findings(steps)
+        time_facts(steps, plan, settings.data.num_workers, total * settings.trainer.accumulate_grad_batches),
+        memory_findings(steps),
     )
 
 
@@ -200,11 +193,8 @@ def time_facts(steps: Steps, plan: EpochPlan, num_workers: int, batches: int) ->
 
     `batches` is the number of batches of each process in the whole run.
     """
-    slowest = padded_seconds(plan).amax(dim=1).tolist()  # in each step, all processes wait for the slowest one
-    computing = sum(map(steps.of, slowest))
-    audio = float(plan.durations[plan.plan.order].sum()) / padded_seconds(plan).shape[1]
-    reading = steps.reading * audio
-    epoch = computing + reading if num_workers == 0 else max(computing, reading / num_workers)
+    computing, reading = _computing_and_reading(steps, plan)
+    epoch = epoch_seconds(steps, plan, num_workers)
     share = reading / (computing + reading)
     workers = "in the main process (see data.num_workers)" if num_workers == 0 else f"in {num_workers} processes"
     scope = f"batches: {len(plan):,}; reading audio is {share:.0%} of the work, {workers}; validation is not included"
@@ -215,6 +205,19 @@ def time_facts(steps: Steps, plan: EpochPlan, num_workers: int, batches: int) ->
     facts.append(("largest batch", f"{longest:.1f} s of audio with padding, {steps.seconds[longest]:.2f} s per step"))
     facts.append(("memory", f"peak {steps.peak / GIGABYTE:.2f} GB of {steps.available / GIGABYTE:.1f} GB"))
     return facts
+
+
+def epoch_seconds(steps: Steps, plan: EpochPlan, num_workers: int) -> float:
+    """Estimate the time of an epoch, in seconds, without its validation."""
+    computing, reading = _computing_and_reading(steps, plan)
+    return computing + reading if num_workers == 0 else max(computing, reading / num_workers)
+
+
+def _computing_and_reading(steps: Steps, plan: EpochPlan) -> tuple[float, float]:
+    """Estimate the seconds of an epoch's steps, and of reading its audio in one process."""
+    slowest = padded_seconds(plan).amax(dim=1).tolist()  # in each step, all processes wait for the slowest one
+    audio = float(plan.durations[plan.plan.order].sum()) / padded_seconds(plan).shape[1]
+    return sum(map(steps.of, slowest)), steps.reading * audio
 
 
 def memory_findings(steps: Steps) -> list[Finding]:

@@ -15,8 +15,8 @@ from asr.data.batch import Batch, collate
 from asr.data.dataset import SpeechDataset
 from asr.data.manifest import Utterance
 from asr.data.position import start_of_epoch
-from asr.data.training_set import TrainingSet
 from asr.diagnosis.finding import OnProgress
+from asr.diagnosis.planned import planned
 from asr.diagnosis.trial import autocast, device_of
 from asr.errors import InputError
 from asr.recognition.model import Model
@@ -106,9 +106,7 @@ def range_test(
 
 def _batches(settings: RunSettings, utterances: Sequence[Utterance], model: Model) -> Iterator[Batch]:
     """Yield batches with at least one utterance, from the first epoch that is not sorted on."""
-    augmentation = build.build_augmentation(settings.components, model.features.sample_rate)
-    of_plan = augmentation.speed, settings.seed, settings.data.plan, augmentation.max_added_seconds
-    training_set = TrainingSet(utterances, model.features, model.reference, *of_plan)
+    training_set, augmentation, *_ = planned(settings, utterances, model)
     dataset = SpeechDataset(training_set.utterances, model.features, model.reference, augmentation, settings.seed)
     for epoch in count(settings.data.plan.order.sorted_epochs):
         plan = training_set.epoch(start_of_epoch(epoch, 1))

@@ -103,8 +103,7 @@ def verdict(comparison: Mapping[str, Any]) -> str:
         return "No verdict: the references have no words."
     if not comparison["changed"]:
         return "No verdict: in each utterance both models have the same number of errors."
-    unit = "speaker" if comparison["difference"]["speaker_interval"] else "utterance"
-    ends = comparison["difference"]["speaker_interval" if unit == "speaker" else "interval"]
+    unit, ends = deciding_interval(comparison)
     if ends is None:
         return "No verdict: there are too few utterances to tell a better model from chance."
     over = f"the 95 % interval over {unit}s, {interval(ends, points)} points,"
@@ -114,6 +113,26 @@ def verdict(comparison: Mapping[str, Any]) -> str:
     than = "fewer" if b < a else "more"
     errors = "errors are equal" if a == b else f"B makes {counted(abs(a - b), f'{than} error')}"
     return f"No verdict: {errors}, but {over} includes 0; the difference may be chance."
+
+
+def deciding_interval(comparison: Mapping[str, Any]) -> tuple[str, Sequence[float] | None]:
+    """Return the sampling unit, "speaker" or "utterance", and the interval of the difference that a verdict uses.
+
+    The interval is None if there are too few units.
+    """
+    difference = comparison["difference"]
+    unit = "speaker" if difference["speaker_interval"] else "utterance"
+    return unit, difference["speaker_interval" if unit == "speaker" else "interval"]
+
+
+def gain(comparison: Mapping[str, Any]) -> str:
+    """Return a sentence that states whether the second of two models, the later one, is shown to be better."""
+    unit, ends = deciding_interval(comparison)
+    if ends is None or ends[0] <= 0 <= ends[1]:
+        why = "there are too few utterances" if ends is None else f"the 95 % interval over {unit}s includes 0"
+        return f"Not shown to be better: {why}, so the difference may be chance."
+    better = "better" if ends[1] < 0 else "worse"
+    return f"Shown to be {better}: the 95 % interval over {unit}s, {interval(ends, points)} points, excludes 0."
 
 
 def before_and_after(comparison: Mapping[str, Any]) -> str:

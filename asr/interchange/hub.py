@@ -1,6 +1,6 @@
-"""Download of models from a hub with the interface of huggingface.co, by their address: `hf://OWNER/NAME[@REVISION]`.
+"""Download of models and data sets from a hub with the interface of huggingface.co, by their address.
 
-Models are stored below Hugging Face's own folder (HF_HOME), one folder for each commit, and are not downloaded again.
+They are stored below Hugging Face's own folder (HF_HOME), one folder for each commit, and are not downloaded again.
 Each file's hash is compared with the server's ETag (SHA-256 for a large file, git's SHA-1 for a small file), because
 the client library accepts other bytes of the right size.
 """
@@ -12,10 +12,12 @@ import os
 import re
 import shutil
 import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from asr.checkpoint.address import SCHEME, Address, is_address, parse
+from asr.checkpoint.address import SCHEME, TRAIN, Address, is_address, parse, parse_dataset
 from asr.checkpoint.bundle import CARD, CONFIG, WEIGHTS
 from asr.errors import InputError, how_to_install, reason_of, shown
 from asr.interchange import nemo_files
@@ -25,11 +27,28 @@ from asr.system.files import NO_ROOM, UNFINISHED, sync_folder, write_whole_text
 logger = logging.getLogger(__name__)
 
 COMMIT = re.compile(r"[0-9a-f]{40}")
+PARQUET_FILE = re.compile(r"(\w[\w.+-]*/)*\w[\w.+-]*\.parquet", re.ASCII)  # in any folder that is not hidden
 FILE_NAME = re.compile(r"\w[\w.+-]*", re.ASCII)  # files to download: not in a folder, and not hidden
 BUNDLE_FILES = (".json", ".safetensors", ".model", ".txt", ".arpa", ".md")
 MAX_FILES = 100
 NEMO = ".nemo"
 SHA256 = 64  # number of hexadecimal digits; git's SHA-1 has 40
+
+
+class Kind(NamedTuple):
+    """A kind of repository.
+
+    Args:
+        noun: its name in messages.
+        repo_type: its name in the client library.
+        folder: folder of its downloads.
+        choose: chooses the files to download from the names of all files.
+    """
+
+    noun: str
+    repo_type: str
+    folder: str
+    choose: Callable[[list[str]], list[str]]
 
 
 class Download(NamedTuple):
@@ -62,6 +81,23 @@ def download(text: str) -> Download:
         InputError: as for `path_of`.
     """
     address = parse(text)
+    folder = _fetched(text, address, Kind("model", "model", "asr", _chosen))
+    card = (folder / CARD).read_text(encoding="utf-8", errors="replace") if (folder / CARD).is_file() else ""
+    return Download(next(folder.glob(f"*{NEMO}"), folder), address._replace(revision=folder.name), card)
+
+
+def download_dataset(text: str) -> Path:
+    """Download the Parquet files of a split of a data set, unless they are stored already; return their folder.
+
+    Raises:
+        InputError: the address is invalid, or the data set does not exist or cannot be downloaded.
+    """
+    address, split = parse_dataset(text)
+    return _fetched(text, address, Kind("data set", "dataset", f"asr/datasets/{split}", partial(_of_split, split)))
+
+
+def _fetched(text: str, address: Address, kind: Kind) -> Path:
+    """Return the folder of a repository's files, which is named after their commit."""
     try:
         from huggingface_hub import constants
         from huggingface_hub.utils import disable_progress_bars
@@ -70,23 +106,20 @@ def download(text: str) -> Download:
         raise InputError(f"{must}. {how_to_install('hub')}") from None
     if not sys.stderr.isatty():
         disable_progress_bars()
-    root = Path(constants.HF_HOME) / "asr" / address.owner / address.name
+    root = Path(constants.HF_HOME) / kind.folder / address.owner / address.name
     try:
-        commit = _stored(address, root)
+        return root / _stored(address, root, kind)
     except InputError as error:
         raise InputError(f"{text}: {error}") from None
     except Exception as error:  # any error of the client's HTTP library or of the disk
         if isinstance(error, OSError) and error.errno in NO_ROOM:
-            must = f"{text}: the disk must have room for the model, in {root}; {error.strerror}"
+            must = f"{text}: the disk must have room for the {kind.noun}, in {root}; {error.strerror}"
             raise InputError(f"{must}. Free some space, or set HF_HOME to a folder on another disk.") from None
-        raise InputError(f"{text}: the model must exist, and its server must answer; {_reason(error)}.") from None
-    folder = root / commit
-    card = (folder / CARD).read_text(encoding="utf-8", errors="replace") if (folder / CARD).is_file() else ""
-    return Download(next(folder.glob(f"*{NEMO}"), folder), address._replace(revision=commit), card)
+        raise InputError(f"{text}: the {kind.noun} must exist, and its server must answer; {_reason(error)}.") from None
 
 
-def _stored(address: Address, root: Path) -> str:
-    """Download a model to the folder of its commit in `root`, unless this folder exists; return the commit.
+def _stored(address: Address, root: Path, kind: Kind) -> str:
+    """Download a repository to the folder of its commit in `root`, unless this folder exists; return the commit.
 
     If the server does not answer, the commit is that of the latest download of the revision.
     """
@@ -97,8 +130,11 @@ def _stored(address: Address, root: Path) -> str:
     if COMMIT.fullmatch(address.revision) and (root / address.revision).is_dir():  # a commit never changes
         return address.revision
     try:
-        model = HfApi(_endpoint()).model_info(
-            address.repository, revision=address.revision, timeout=constants.HF_HUB_ETAG_TIMEOUT
+        repository: Any = HfApi(_endpoint()).repo_info(
+            address.repository,
+            revision=address.revision,
+            repo_type=kind.repo_type,
+            timeout=constants.HF_HUB_ETAG_TIMEOUT,
         )
     except HfHubHTTPError:  # the server has answered with an error, which must not be hidden
         raise
@@ -108,15 +144,15 @@ def _stored(address: Address, root: Path) -> str:
             raise
         logger.warning("%s: the server does not answer (%s); using the files stored earlier", address, _reason(error))
         return commit
-    commit = model.sha or ""
+    commit = repository.sha or ""
     if not COMMIT.fullmatch(commit):
-        raise InputError(f"the server must name the commit; got {shown(model.sha)}.")
-    names = _chosen([sibling.rfilename for sibling in model.siblings or []])
+        raise InputError(f"the server must name the commit; got {shown(repository.sha)}.")
+    names = kind.choose([sibling.rfilename for sibling in repository.siblings or []])
     root.mkdir(parents=True, exist_ok=True)
     with (root / ".lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # another process may be downloading the model
+        fcntl.flock(lock, fcntl.LOCK_EX)  # another process may be downloading the same
         if not (root / commit).is_dir():
-            _download(address, names, root / commit)
+            _download(address, names, root / commit, kind.repo_type)
     write_whole_text(latest, commit)
     return commit
 
@@ -143,22 +179,40 @@ def _chosen(names: list[str]) -> list[str]:
     return chosen
 
 
+def _of_split(split: str, names: list[str]) -> list[str]:
+    """Choose the Parquet files of a split, whose name begins a file or a folder; without splits, all Parquet files."""
+    files = [name for name in names if PARQUET_FILE.fullmatch(name)]
+    of_split = [name for name in files if any(re.match(rf"{re.escape(split)}\b", part) for part in name.split("/"))]
+    has_splits = any(re.match(r"(train|valid|dev|test)", part) for name in files for part in name.split("/"))
+    if not of_split and (has_splits or split != TRAIN or not files):
+        must = f"a data set must have Parquet files of the split {split}, such as data/{split}-00000-of-00001.parquet"
+        given = ", ".join(map(shown, names[:3])) or "nothing"
+        cure = "Name another split after a colon, or the revision of Parquet files: @refs/convert/parquet"
+        raise InputError(f"{must}; it holds {given}. {cure}.")
+    return of_split or files
+
+
 def _endpoint() -> str | None:
     """Return the address of the server from the environment; None: the client's default."""
     return os.environ.get("HF_ENDPOINT") or None
 
 
-def _download(address: Address, names: list[str], folder: Path) -> None:
+def _download(address: Address, names: list[str], folder: Path, repo_type: str) -> None:
     """Download files of the commit that `folder` is named after; the folder appears when all of them are complete."""
     from huggingface_hub import get_hf_file_metadata, hf_hub_url, snapshot_download
 
     commit, endpoint = folder.name, _endpoint()
     unfinished = folder.with_name(f".{commit}{UNFINISHED}")
     snapshot_download(
-        address.repository, revision=commit, allow_patterns=names, local_dir=unfinished, endpoint=endpoint
+        address.repository,
+        repo_type=repo_type,
+        revision=commit,
+        allow_patterns=names,
+        local_dir=unfinished,
+        endpoint=endpoint,
     )
     for name in names:
-        url = hf_hub_url(address.repository, name, revision=commit, endpoint=endpoint)
+        url = hf_hub_url(address.repository, name, repo_type=repo_type, revision=commit, endpoint=endpoint)
         _check(unfinished / name, get_hf_file_metadata(url, endpoint=endpoint).etag)
     shutil.rmtree(unfinished / ".cache")  # where the client library notes which files are complete
     sync_folder(unfinished)  # a folder with the name of a commit must have all of its files, also after a power failure

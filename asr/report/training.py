@@ -21,7 +21,7 @@ from asr.run.events import History, Started, StartEvent, TextStarted, read_histo
 from asr.run.names import COMPARISON, CONFIG, EVENTS, EXAMPLES, LOG, METRICS, PROFILE, REPORT, RESULTS
 from asr.run.validation_samples import ValidationSample, read_samples
 from asr.system.files import real, write_whole_text
-from asr.text.numbers import NONE, duration, interval, number, percent
+from asr.text.numbers import NONE, counted, duration, interval, number, percent
 from asr.text.scripts import NO_WORDS
 from asr.web.figures import facts, figure
 from asr.web.page import escape, page
@@ -192,6 +192,8 @@ def _facts(record: Record) -> list[tuple[str, str]]:
     if start is not None:
         origin = {"Command": start.command, "Code": start.code, "Libraries": start.libraries, "Machine": start.machine}
         pairs += [(name, text) for name, text in origin.items() if text]
+    if isinstance(start, Started) and start.shared_texts:
+        pairs.append(("Test", f"{counted(start.shared_texts, 'utterance')} with a text of the training set"))
     if record.history.began is not None:
         pairs.append(("Begun", f"{datetime.fromtimestamp(record.history.began, UTC):%Y-%m-%d %H:%M} UTC"))
     if record.history.early_end is not None:

@@ -33,6 +33,7 @@ class Started:
         train_hours: hours of training audio in the manifest, at speed 1.0.
         valid_utterances: number of validation utterances in the manifest.
         command, code, libraries, machine: fields of `Provenance`.
+        shared_texts: number of test utterances with a training text; 0 for a corpus that is too large to compare.
     """
 
     step: int
@@ -46,6 +47,7 @@ class Started:
     code: str
     libraries: str
     machine: str
+    shared_texts: int = 0
 
 
 @dataclass(frozen=True, slots=True)

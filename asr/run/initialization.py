@@ -124,7 +124,7 @@ class Initialization:
             InputError: a tensor's shape in this run differs from its shape in the initial model.
         """
         state = model.state_dict()
-        tokenizer = self._tokenizer()
+        tokenizer = self.tokenizer()
         weights, frame_head = self._named_as_in(model, tokenizer)
         # A prompt maps encoder_out, and is loaded with the encoder.
         parts = {*self.parts, *([PROMPT] if "encoder" in self.parts else [])}
@@ -201,7 +201,8 @@ class Initialization:
         }
         return renamed, new_prefix
 
-    def _tokenizer(self) -> Tokenizer:
+    def tokenizer(self) -> Tokenizer:
+        """Make the model's fitted tokenizer."""
         tokenizer = build_tokenizer(self.bundle.config)
         tokenizer.load(self.bundle.files)
         return tokenizer

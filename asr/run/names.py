@@ -18,3 +18,4 @@ DOCTOR = "doctor.html"  # report of asr.doctor, which runs before the training
 # Prefixes of columns in metrics.csv, for splits with several manifests; the manifest's name follows.
 HOURS_OF, LOSS_OF = "train/hours/", "train/loss/"
 VALID_LOSS_OF, VALID_WER_OF = "valid/loss/", "valid/wer/"
+LORA, FULL = METHODS = "lora", "full"  # ways of fine-tuning: an adapter, or all weights

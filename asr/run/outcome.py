@@ -9,7 +9,7 @@ from textwrap import indent
 from typing import TYPE_CHECKING, Any
 
 from asr.checkpoint.adapted import ADAPTER, is_adapter, merged
-from asr.checkpoint.bundle import read_bundle
+from asr.checkpoint.bundle import CARD, read_bundle
 from asr.checkpoint.load import BUNDLE, bundle_recognizer, write_bundle
 from asr.checkpoint.saved import (
     CHECKPOINTS,
@@ -25,7 +25,7 @@ from asr.evaluation.comparison import before_and_after, compare
 from asr.evaluation.counts import count_utterances
 from asr.evaluation.result import Evaluation, evaluate
 from asr.evaluation.word_errors import total
-from asr.run.events import Bundled, EventsFile, StartEvent, read_history
+from asr.run.events import Bundled, EventsFile, Started, StartEvent, read_history
 from asr.run.initialization import Initialization
 from asr.run.names import COMPARISON, COUNTS, EVENTS, RESULTS
 from asr.run.settings import RunSettings
@@ -74,8 +74,9 @@ def finish(
     results = test_bundle(bundle, tests, device, start)
     for name, evaluation in results.items():
         logger.info("%s: %s", name, evaluation.summary())
-    if start is not None:
-        tell_gains(run_dir, settings.components["decode"], start, tests, results, device)
+    gains = {} if start is None else tell_gains(run_dir, settings.components["decode"], start, tests, results, device)
+    if results:
+        write_results(bundle, results, gains)
     return results
 
 
@@ -222,22 +223,44 @@ def tell_gains(
     tests: Mapping[str, Sequence[Utterance]],
     results: Mapping[str, Evaluation],
     device: Any,
-) -> None:
+) -> dict[str, str]:
     """Compare a run's results with those of its initial model; log and store the comparison.
 
     The initial model uses the run's decoder, or the decoder of its own bundle if the run's decoder does not support the
     initial model's head. Both results are scored with the run's normaliser. If the comparison fails, a warning is
     logged, because the run itself is complete.
+
+    Returns:
+        A line for each test manifest.
     """
-    comparisons = {}
+    comparisons, lines = {}, {}
     try:
         recognizer = start.recognizer(decode, device)
         for name, after in results.items():
             logger.info("measuring %s on %s for comparison", printable(start.source), printable(name))
             before = evaluate(recognizer, name, tests[name], normalize=get_normalizer(after.normalizer))
             comparisons[name] = compare(before.scored, after.scored)
-            logger.info("%s: %s", printable(name), before_and_after(comparisons[name]))
+            lines[name] = before_and_after(comparisons[name])
+            logger.info("%s: %s", printable(name), lines[name])
     except InputError as error:
         logger.warning("results cannot be compared with the initial model: %s", error)
     if comparisons:
         write_whole_text(run_dir / COMPARISON, json.dumps(comparisons, indent=2, allow_nan=False) + "\n")
+    return lines
+
+
+def write_results(bundle: Path, results: Mapping[str, Evaluation], gains: Mapping[str, str]) -> None:
+    """Add the results of the tests to a bundle's card.
+
+    Args:
+        bundle: folder of the bundle.
+        results: results of the bundle, by test manifest.
+        gains: a line about the bundle and its initial model, by test manifest.
+    """
+    lines = [f"| {_cell(name)} | {gains.get(name, evaluation.summary())} |" for name, evaluation in results.items()]
+    start = read_history(bundle.parent / EVENTS).latest
+    shared = start.shared_texts if isinstance(start, Started) else 0
+    note = f"\n{counted(shared, 'test utterance')} with a text of the training set.\n" if shared else ""
+    card = (bundle / CARD).read_text(encoding="utf-8")
+    table = "\n".join(["## Tests", "", "| manifest | result |", "|---|---|", *lines])
+    write_whole_text(bundle / CARD, f"{card}\n{table}\n{note}")

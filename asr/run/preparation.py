@@ -5,6 +5,7 @@ import logging
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,7 @@ from asr.data.corpus import Corpus, prepare_if_absent, read_corpus
 from asr.data.index_cache import IndexCache, spread
 from asr.data.manifest import Utterance
 from asr.data.round_trip import warn_of_changes
+from asr.data.split import describe_shared, num_shared_texts
 from asr.data.token_counts import TokenCounts, stored_counts
 from asr.data.utterances import Utterances
 from asr.errors import InputError
@@ -42,6 +44,8 @@ if TYPE_CHECKING:
     from asr.data.training_set import TrainingSet
     from asr.interfaces import Features, Tokenizer
     from asr.recognition.model import Model
+
+MAX_COMPARED = 1_000_000  # training texts that are compared with the test's, which takes seconds
 
 logger = logging.getLogger(__name__)
 
@@ -122,7 +126,12 @@ class Prepared:
             for line in self.labels.describe_unknown(utterances):
                 logger.warning("%s: %s", split, line)
         corpus.note_conversion(model.features.sample_rate)
-        self.state.record_start(Started, name, parameters, tokens, len(corpus.train), hours, len(corpus.valid))
+        tests = [text for utterances in corpus.all_tests.values() for text in utterances.texts]
+        shared = num_shared_texts(corpus.train.texts, tests) if len(corpus.train) <= MAX_COMPARED else 0
+        if shared:
+            logger.info(describe_shared(shared, len(tests)))
+        started = partial(Started, shared_texts=shared)
+        self.state.record_start(started, name, parameters, tokens, len(corpus.train), hours, len(corpus.valid))
 
     def validation_samples(self, utterances: "Sequence[Utterance]") -> SamplesFile:
         """Open the file of validation samples; remove samples of validations that will be repeated."""

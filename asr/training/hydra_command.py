@@ -70,6 +70,25 @@ def read_experiment(resolved: Mapping[str, Any], overrides: Sequence[str]) -> "R
     return settings
 
 
+def compose_settings(overrides: Sequence[str], root: str = "train", read: Reader = read_experiment) -> Any:
+    """Return the settings that a command with these overrides would have.
+
+    Raises:
+        InputError: an override is invalid, or a setting is.
+    """
+    from hydra import compose, initialize_config_dir
+    from hydra.errors import CompactHydraException
+    from omegaconf import OmegaConf
+
+    overrides = readable_arguments(overrides, root)
+    try:
+        with initialize_config_dir(str(CONF), version_base="1.3"):
+            composed: Any = OmegaConf.to_container(compose(root, list(overrides)), resolve=True, throw_on_missing=True)
+    except CompactHydraException as error:
+        raise InputError(composition_error(error)) from None
+    return read(composed, overrides)
+
+
 def experiment_command(command: Command, root: str = "train", read: Reader = read_experiment) -> Callable[[], None]:
     """Make a command-line program from a function of run settings; Hydra composes the config.
 

@@ -26,8 +26,8 @@ import sys
 from pathlib import Path
 
 from asr.sources.collect import collect
-from asr.sources.entry import SourceOptions
 from asr.sources.formats import FORMATS
+from asr.sources.options import add_source_options, source_options
 from asr.system.files import check_output
 from asr.text.printable import printable
 from recipes.command import AddOption, complain, run_recipe
@@ -48,17 +48,10 @@ def _convert(options: argparse.Namespace) -> None:
     check_output("MANIFEST", options.manifest, "train.jsonl", inputs=inputs)
     collected = collect(
         options.source,
-        SourceOptions(
-            root=options.root,
-            audio_dir=options.audio_dir,
-            on_audio_names=lambda names: claim(options.audio_dir, "recipes.convert", names, "--audio-dir"),
-            text_column=options.text_column,
-            audio_column=options.audio_column,
-            recordings=options.recordings,
-            field=options.field,
-            annotator=options.annotator,
-            newest=options.newest,
-            skip_bad=options.skip_bad,
+        source_options(
+            options,
+            options.audio_dir,
+            lambda names: claim(options.audio_dir, "recipes.convert", names, "--audio-dir"),
         ),
         OTHER_NAMES.get(options.format, options.format),
         complain,
@@ -73,30 +66,8 @@ def _add_options(add: AddOption) -> None:
     add("format", choices=names, metavar="FORMAT", help=f"one of {', '.join(names)}")
     add("source", type=Path, metavar="SOURCE", help="file or folder, as above")
     add("manifest", type=Path, metavar="MANIFEST", help="output file, JSONL")
-    add(
-        "--root",
-        "--audio-root",
-        type=Path,
-        metavar="DIR",
-        help="folder for relative audio paths, and for the audio of Label Studio (default: the folder of SOURCE; Kaldi "
-        "often needs another folder)",
-    )
     add("--audio-dir", type=Path, metavar="DIR", help="output folder for the audio of Parquet files")
-    add(
-        "--text-column",
-        metavar="NAME",
-        help="column of the text, for table, audio_folder and parquet (default: text, transcription, sentence, ...)",
-    )
-    add(
-        "--audio-column",
-        metavar="NAME",
-        help="column of the audio, for table and label_studio (default: audio, path, file_name, ...)",
-    )
-    add("--recordings", type=Path, metavar="FILE", help="recordings of lhotse's supervisions")
-    add("--field", metavar="NAME", help="for label_studio: the text field, if there are several")
-    add("--annotator", metavar="ID", help="for label_studio: the annotator whose text is used where texts differ")
-    add("--newest", action="store_true", help="for label_studio: use the newest text where texts differ")
-    add("--skip-bad", action="store_true", help="leave out lines that cannot be converted")
+    add_source_options(add)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,282 @@
+"""python -m asr.finetune MODEL DATA --output DIR: train a model further on recordings with their texts."""
+
+import argparse
+import json
+import os
+import runpy
+import shlex
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from asr.cli.command import run_command
+from asr.cli.own_corpus import DATA, TEST, Say, WrittenCorpus, parts_of, write_corpus
+from asr.cli.parser import CommandParser
+from asr.errors import InputError
+from asr.system.files import write_whole_text
+from asr.text.numbers import counted
+from asr.text.printable import printable
+
+if TYPE_CHECKING:
+    from asr.run.finetuning import ChosenSettings
+    from asr.run.initialization import Initialization
+
+STORED = "finetune.json"  # in --output: the command, and the settings that were chosen
+CONVERTED = "model"  # in --output: MODEL, converted from another toolkit's format
+MERGED = "merged"  # in --output: the adapter merged into MODEL
+NEXT = {"transcribe": " RECORDING...", "serve": "", "export": " -o FOLDER"}
+WORST = 10  # number of utterances that are printed at the end
+
+LENGTHS = ("trainer.max_steps=", "trainer.max_epochs=")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Choose the settings of a training run, run it, and print what it has gained."""
+    options = parse(arguments)
+    command = {key: str(value) for key, value in vars(options).items() if key != "dry_run"}
+    path = options.output / STORED
+    stored = _stored(path, command)
+    if stored is None:
+        options.output.mkdir(parents=True, exist_ok=True)
+        write_whole_text(path, json.dumps({"command": command}, indent=1) + "\n")
+        stored = {"command": command} | prepare(options)
+        write_whole_text(path, json.dumps(stored, indent=1) + "\n")
+    else:
+        print("\n".join([f"{path}: data and settings are those of the earlier start", *stored["lines"]]), flush=True)
+    print(f"\n{shlex.join(['python', '-m', 'asr.train', *stored['overrides']])}\n", flush=True)
+    if options.dry_run:
+        return 0
+    _run("asr.train", stored["overrides"])
+    conclude(options.output, stored)
+    return 0
+
+
+def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    """Parse the command line."""
+    from asr.run.names import METHODS
+    from asr.sources.options import add_source_options
+
+    parser = CommandParser(
+        prog="python -m asr.finetune",
+        description="Train a model further on recordings with their texts; report what it has gained and forgotten.",
+    )
+    add = parser.add_argument
+    add("model", metavar="MODEL", help="a run folder, a bundle, a .nemo archive, hf://OWNER/NAME, ...")
+    data = "recordings and texts: a manifest, a table, a folder, ..., or hf://datasets/OWNER/NAME, also with :SPLIT"
+    add("data", metavar="DATA", help=data)
+    folder = "folder of the run; the same command resumes it"
+    add("--output", metavar="DIR", type=Path, required=True, help=folder)
+    add("--format", metavar="NAME", help="format of DATA (default: recognised)")
+    add("--test", metavar="DATA", help="recordings and texts for the test (default: a part of DATA)")
+    other = "other speech, which shows what the model forgets"
+    add("--also-test", metavar="DATA", nargs="+", default=[], help=other)
+    method = "train an adapter, or all weights (default: by the amount of speech)"
+    add("--method", choices=METHODS, help=method)
+    hours = "time of the run on this machine with its tests, which becomes a number of steps before the first step"
+    add("--hours", type=float, metavar="H", help=hours)
+    deadline = "end after --hours even if the machine is slower than measured; then the schedule is cut"
+    add("--stop-at-deadline", action="store_true", help=deadline)
+    add("--seed", type=int, default=0, metavar="N", help="seed of the split and of the training (default 0)")
+    settings = "settings of asr.train that replace those chosen here"
+    add("--set", metavar="KEY=VALUE", nargs="+", default=[], help=settings)
+    stop = "print the choices and the equal asr.train command, and stop"
+    add("--dry-run", action="store_true", help=stop)
+    add_source_options(parser.add_argument_group("DATA").add_argument)
+    options = parser.parse_args(arguments)
+    if options.hours is not None and not options.hours > 0:
+        raise InputError(f"--hours must be more than 0; got {options.hours:g}.")
+    if options.stop_at_deadline and options.hours is None:
+        raise InputError("--stop-at-deadline needs --hours; it is not given.")
+    return options
+
+
+def _stored(path: Path, command: dict[str, str]) -> dict[str, Any] | None:
+    """Return what an earlier start of this command stored; None if there was none, or it ended before the choices.
+
+    Raises:
+        InputError: the folder has other content.
+    """
+    folder = path.parent
+    if not folder.exists() or not any(folder.iterdir()):
+        return None
+    must = "--output must be a new folder, or the folder of the same command"
+    if not path.is_file():
+        raise InputError(f"{must}; {folder} has other content. Give another folder.")
+    stored: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    if "overrides" not in stored:
+        return None
+    for key, value in command.items():
+        if (earlier := stored["command"].get(key)) != value:
+            raise InputError(f"{must} ({key}={earlier}); got {key}={value}. Give another folder.")
+    return stored
+
+
+def prepare(options: argparse.Namespace) -> dict[str, Any]:
+    """Read the data, split it, write the manifests, and choose the settings.
+
+    Returns:
+        "lines", which were printed; "overrides" of asr.train; "model", as in `init.from`; "is_adapter".
+    """
+    lines: list[str] = []
+
+    def say(line: str) -> None:
+        lines.append(printable(line))
+        print(lines[-1], flush=True)
+
+    model = model_of(options)
+    start = initial_model(model)
+    corpus = write_corpus(parts_of(options, say), start, options.output / DATA, say)
+    name = options.output.absolute().name
+    fixed = ["experiment=finetune", f"init.from={model}", f"corpus.name={name}", f"corpus.dir={options.output / DATA}"]
+    fixed += ["corpus.prepare=null", *corpus.settings, f"run_dir={options.output}", f"seed={options.seed}"]
+    chosen = [override for choice in choices(options, start, corpus, fixed, say) for override in choice.overrides]
+    is_adapter = "adapter=lora" in [*chosen, *options.set]
+    return {"lines": lines, "overrides": [*fixed, *chosen, *options.set], "model": model, "is_adapter": is_adapter}
+
+
+def model_of(options: argparse.Namespace) -> str:
+    """Return MODEL as `init.from` takes it; a model in another toolkit's format is converted first."""
+    from asr.checkpoint.bundle import OF_A_BUNDLE
+    from asr.checkpoint.load import is_nemo
+    from asr.interchange.hub import path_of
+    from asr.interchange.huggingface.files import is_huggingface
+
+    path = path_of(options.model)
+    is_bundle = all((path / name).is_file() for name in OF_A_BUNDLE)
+    if is_bundle or not (is_nemo(path) or is_huggingface(path)):
+        return str(options.model)
+    folder = options.output / CONVERTED
+    _run("asr.convert", [str(options.model), "-o", str(folder)])
+    return str(folder)
+
+
+def initial_model(model: str) -> "Initialization":
+    """Read the initial model."""
+    from asr.run.initialization import start_of
+    from asr.run.settings import InitSettings
+
+    start = start_of(InitSettings(model, ["encoder", "head"], [], None))
+    assert start is not None
+    return start
+
+
+def choices(
+    options: argparse.Namespace, start: "Initialization", corpus: WrittenCorpus, fixed: Sequence[str], say: Say
+) -> "list[ChosenSettings]":
+    """Choose the settings that the user does not give, and print each with its reason."""
+    import torch
+
+    from asr.run import finetuning
+    from asr.run.finetuning import ChosenSettings
+
+    chosen: list[ChosenSettings] = []
+
+    def choose(choice: ChosenSettings) -> None:
+        for each in finetuning.without([choice], options.set):
+            chosen.append(each)
+            say(str(each))
+
+    on_gpu, seconds = torch.cuda.is_available(), sum(corpus.durations)
+    choose(finetuning.device_choice(on_gpu, len(os.sched_getaffinity(0))))
+    choose(finetuning.method_choice(options.method, seconds, start.bundle.weights))
+    choose(finetuning.selection_choice(corpus.has_valid))
+    overrides = [*fixed, *(override for choice in chosen for override in choice.overrides)]
+    for choice in plan_choices(options, start, overrides, finetuning.batch_choice(corpus.durations, on_gpu)):
+        choose(choice)
+    choose(ChosenSettings(("schedule.warmup_fraction=0.1",), "a tenth of the steps"))
+    say(finetuning.MEASURED)
+    return chosen
+
+
+def plan_choices(
+    options: argparse.Namespace, start: "Initialization", overrides: Sequence[str], batch: "ChosenSettings"
+) -> "Iterator[ChosenSettings]":
+    """Choose the size of a batch, by the memory, and the number of steps, by the amount of speech or by the time.
+
+    `batch` is the size that is chosen if it fits.
+    """
+    from asr.data.corpus import read_corpus
+    from asr.data.index_cache import IndexCache
+    from asr.diagnosis.batch_size import fitting_batch_seconds
+    from asr.diagnosis.durations import durations
+    from asr.diagnosis.forecast import fresh_model
+    from asr.diagnosis.planned import planned
+    from asr.diagnosis.trial import device_of
+    from asr.run import finetuning
+    from asr.text.normalize import get_normalizer
+    from asr.training.hydra_command import compose_settings
+
+    settings = compose_settings([*overrides, *batch.overrides, *options.set])
+    cache = IndexCache(settings.data.index_dir)
+    corpus = read_corpus(settings.corpus, get_normalizer(settings.components["normalizer"]), cache.utterances)
+    model, utterances, _ = fresh_model(settings, corpus, corpus)
+    fitting = fitting_batch_seconds(settings, utterances, model)
+    if fitting < settings.data.plan.batches.batch_seconds:
+        batch = finetuning.smaller_batch_choice(fitting)
+        settings = compose_settings([*overrides, *batch.overrides, *options.set])
+    yield batch
+    if any(override.startswith(LENGTHS) for override in options.set):
+        return
+    plan = planned(settings, utterances, model)
+    if options.hours is None:
+        yield finetuning.length_choice(plan.per_epoch, 3600 * corpus.train.hours)
+        return
+    recognizer = start.recognizer(settings.components["decode"], device_of(settings))
+    tests = [each for utterances in corpus.all_tests.values() for each in utterances]
+    measured = durations(settings, plan, model, recognizer, tests)
+    validation = 3600 * corpus.valid.hours * measured.recognition
+    # Before and after the training; at the end, the first test is repeated for its page.
+    tests_seconds = measured.recognition * 3 * sum(each.duration for each in tests)
+    seconds = finetuning.RunSeconds(measured.step, validation, tests_seconds)
+    yield finetuning.hours_choice(options.hours, seconds, plan.per_epoch)
+    if options.stop_at_deadline:
+        yield finetuning.deadline_choice(options.hours, seconds)
+
+
+def conclude(output: Path, stored: dict[str, Any]) -> None:
+    """Test the model that is to be used; print the gains, the worst utterances and the next commands."""
+    from asr.evaluation.comparison import before_and_after, gain
+    from asr.evaluation.utterances import read_scored
+    from asr.run.names import COMPARISON, REPORT
+
+    model = output
+    if stored["is_adapter"]:
+        model = output / MERGED
+        _run("asr.merge", [str(output), "--base", stored["model"], "-o", str(model)])
+    page, folder = output / f"{TEST}.html", output / TEST
+    manifest = output / DATA / f"{TEST}.jsonl"
+    _run("asr.evaluate", [str(model), str(manifest), "--output-dir", str(folder), "--report", str(page)])
+    scored = sorted(read_scored(folder / f"{TEST}.utterances.jsonl"), key=lambda each: -each.counts.errors)
+    lines = ["", "The utterances with the most errors:"]
+    for each in scored[:WORST]:
+        if each.counts.errors:
+            heard = f"{each.utterance.id}: {counted(each.counts.errors, 'error')}: {each.transcript.text}"
+            lines += [heard, f"{' ' * len(each.utterance.id)}  should be: {each.reference}"]
+    is_compared = (output / COMPARISON).is_file()
+    comparisons = json.loads((output / COMPARISON).read_text(encoding="utf-8")) if is_compared else {}
+    lines += ["", *(f"{name}: {before_and_after(comparison)}" for name, comparison in comparisons.items()), ""]
+    lines += [f"Pages: {output / REPORT} (the run), {page} (the test)", "Next:"]
+    for command in ("transcribe", "serve", "export"):
+        lines.append(f"  python -m asr.{command} {shlex.quote(str(model))}{NEXT[command]}")
+    verdict = gain(comparisons[TEST]) if TEST in comparisons else "Not compared with MODEL: see the warning in the log."
+    lines.append(verdict)
+    print("\n".join(map(printable, lines)))
+
+
+def _run(module: str, arguments: Sequence[str]) -> None:
+    """Run a command of asr in this process, as `python -m` does.
+
+    Raises:
+        SystemExit: the command failed; it has printed the reason.
+    """
+    sys.argv = [module, *arguments]
+    try:
+        runpy.run_module(module, run_name="__main__", alter_sys=True)
+    except SystemExit as end:
+        if end.code:
+            raise
+
+
+if __name__ == "__main__":
+    run_command(main)
