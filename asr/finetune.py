@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import math
 import os
 import runpy
 import shlex
@@ -29,21 +30,27 @@ NEXT = {"transcribe": " RECORDING...", "serve": "", "export": " -o FOLDER"}
 WORST = 10  # number of utterances that are printed at the end
 
 LENGTHS = ("trainer.max_steps=", "trainer.max_epochs=")
+INSTEAD = {  # settings that --set must not contain, and the options that choose them
+    "run_dir": "--output",
+    "corpus": "DATA, --test or --also-test",
+    "init.from": "MODEL",
+    "experiment": "asr.finetune itself",
+    "adapter": "--method",
+    "seed": "--seed",
+}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Choose the settings of a training run, run it, and print what it has gained."""
     options = parse(arguments)
-    command = {key: str(value) for key, value in vars(options).items() if key != "dry_run"}
-    path = options.output / STORED
-    stored = _stored(path, command)
-    if stored is None:
+    from asr.system.lock import alone_in
+
+    try:
         options.output.mkdir(parents=True, exist_ok=True)
-        write_whole_text(path, json.dumps({"command": command}, indent=1) + "\n")
-        stored = {"command": command} | prepare(options)
-        write_whole_text(path, json.dumps(stored, indent=1) + "\n")
-    else:
-        print("\n".join([f"{path}: data and settings are those of the earlier start", *stored["lines"]]), flush=True)
+        with alone_in(options.output):
+            stored = _stored_or_new(options)
+    except OSError as error:
+        raise InputError(f"--output must be a folder that can be written; got {options.output}: {error}.") from None
     print(f"\n{shlex.join(['python', '-m', 'asr.train', *stored['overrides']])}\n", flush=True)
     if options.dry_run:
         return 0
@@ -53,7 +60,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    """Parse the command line."""
+    """Parse and check the command line; paths become absolute, so that the command can be repeated in any folder.
+
+    Raises:
+        InputError: an option is invalid.
+    """
     from asr.run.names import METHODS
     from asr.sources.options import add_source_options
 
@@ -71,6 +82,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     add("--test", metavar="DATA", help="recordings and texts for the test (default: a part of DATA)")
     other = "other speech, which shows what the model forgets"
     add("--also-test", metavar="DATA", nargs="+", default=[], help=other)
+    add("--test-format", metavar="NAME", help="format of --test and --also-test (default: recognised)")
     method = "train an adapter, or all weights (default: by the amount of speech)"
     add("--method", choices=METHODS, help=method)
     hours = "time of the run on this machine with its tests, which becomes a number of steps before the first step"
@@ -84,11 +96,49 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     add("--dry-run", action="store_true", help=stop)
     add_source_options(parser.add_argument_group("DATA").add_argument)
     options = parser.parse_args(arguments)
-    if options.hours is not None and not options.hours > 0:
-        raise InputError(f"--hours must be more than 0; got {options.hours:g}.")
+    _check(options)
+    options.output = options.output.absolute()
+    options.model, options.data, *tests = map(_absolute, (options.model, options.data, *options.also_test))
+    options.also_test = tests
+    options.test = options.test and _absolute(options.test)
+    return options
+
+
+def _absolute(given: str) -> str:
+    return given if given.startswith("hf://") else os.path.abspath(given)
+
+
+def _check(options: argparse.Namespace) -> None:
+    """Check the options that depend on each other.
+
+    Raises:
+        InputError: one is invalid.
+    """
+    if options.hours is not None and not 0 < options.hours < math.inf:
+        raise InputError(f"--hours must be a number above 0; got {options.hours:g}.")
     if options.stop_at_deadline and options.hours is None:
         raise InputError("--stop-at-deadline needs --hours; it is not given.")
-    return options
+    for setting in options.set:
+        key = setting.partition("=")[0].lstrip("+~")
+        for part, option in INSTEAD.items():
+            if key == part or key.startswith(f"{part}."):
+                raise InputError(f"--set must not contain {key}, which {option} sets; got {setting}.")
+        if options.hours is not None and setting.startswith(LENGTHS):
+            raise InputError(f"--hours chooses the number of steps; leave out --set {setting}.")
+
+
+def _stored_or_new(options: argparse.Namespace) -> dict[str, Any]:
+    """Return the choices of an earlier start of this command, or make and store them."""
+    command = {key: str(value) for key, value in vars(options).items() if key != "dry_run"}
+    path = options.output / STORED
+    stored = _stored(path, command)
+    if stored is None:
+        write_whole_text(path, json.dumps({"command": command}, indent=1) + "\n")
+        stored = {"command": command} | prepare(options)
+        write_whole_text(path, json.dumps(stored, indent=1) + "\n")
+    else:
+        print("\n".join([f"{path}: data and settings are those of the earlier start", *stored["lines"]]), flush=True)
+    return stored
 
 
 def _stored(path: Path, command: dict[str, str]) -> dict[str, Any] | None:
@@ -97,19 +147,20 @@ def _stored(path: Path, command: dict[str, str]) -> dict[str, Any] | None:
     Raises:
         InputError: the folder has other content.
     """
-    folder = path.parent
-    if not folder.exists() or not any(folder.iterdir()):
+    if not any(path.parent.iterdir()):
         return None
     must = "--output must be a new folder, or the folder of the same command"
-    if not path.is_file():
-        raise InputError(f"{must}; {folder} has other content. Give another folder.")
-    stored: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    try:
+        stored: Any = json.loads(path.read_text(encoding="utf-8"))
+        earlier = stored["command"]
+    except (OSError, ValueError, LookupError, TypeError):
+        raise InputError(f"{must}; {path.parent} has other content. Give another folder.") from None
     if "overrides" not in stored:
         return None
     for key, value in command.items():
-        if (earlier := stored["command"].get(key)) != value:
-            raise InputError(f"{must} ({key}={earlier}); got {key}={value}. Give another folder.")
-    return stored
+        if earlier.get(key) != value:
+            raise InputError(f"{must} ({key}={earlier.get(key)}); got {key}={value}. Give another folder.")
+    return dict(stored)
 
 
 def prepare(options: argparse.Namespace) -> dict[str, Any]:
@@ -118,20 +169,24 @@ def prepare(options: argparse.Namespace) -> dict[str, Any]:
     Returns:
         "lines", which were printed; "overrides" of asr.train; "model", as in `init.from`; "is_adapter".
     """
+    from asr.training.hydra_command import compose_settings
+    from asr.training.overrides import setting
+
     lines: list[str] = []
 
     def say(line: str) -> None:
         lines.append(printable(line))
         print(lines[-1], flush=True)
 
-    model = model_of(options)
+    model, folder = model_of(options), options.output / DATA
     start = initial_model(model)
-    corpus = write_corpus(parts_of(options, say), start, options.output / DATA, say)
-    name = options.output.absolute().name
-    fixed = ["experiment=finetune", f"init.from={model}", f"corpus.name={name}", f"corpus.dir={options.output / DATA}"]
-    fixed += ["corpus.prepare=null", *corpus.settings, f"run_dir={options.output}", f"seed={options.seed}"]
+    base = ["experiment=finetune", setting("init.from", model)]
+    max_seconds = compose_settings([*base, *options.set]).data.plan.selection.max_seconds
+    corpus = write_corpus(parts_of(options, say), start, max_seconds, folder, say)
+    names = [setting("corpus.name", options.output.name), setting("corpus.dir", str(folder)), "corpus.prepare=null"]
+    fixed = [*base, *names, *corpus.settings, setting("run_dir", str(options.output)), f"seed={options.seed}"]
     chosen = [override for choice in choices(options, start, corpus, fixed, say) for override in choice.overrides]
-    is_adapter = "adapter=lora" in [*chosen, *options.set]
+    is_adapter = "adapter=lora" in chosen
     return {"lines": lines, "overrides": [*fixed, *chosen, *options.set], "model": model, "is_adapter": is_adapter}
 
 
@@ -156,6 +211,9 @@ def initial_model(model: str) -> "Initialization":
     from asr.run.initialization import start_of
     from asr.run.settings import InitSettings
 
+    merged = Path(model) / MERGED
+    if (Path(model) / STORED).is_file() and merged.is_dir():
+        raise InputError(f"MODEL must be a whole model; {model} is a run whose bundle is an adapter. Give {merged}.")
     start = start_of(InitSettings(model, ["encoder", "head"], [], None))
     assert start is not None
     return start
@@ -219,8 +277,9 @@ def plan_choices(
     if any(override.startswith(LENGTHS) for override in options.set):
         return
     plan = planned(settings, utterances, model)
+    train_seconds = 3600 * plan.training_set.utterances.hours
     if options.hours is None:
-        yield finetuning.length_choice(plan.per_epoch, 3600 * corpus.train.hours)
+        yield finetuning.length_choice(plan.per_epoch, train_seconds)
         return
     recognizer = start.recognizer(settings.components["decode"], device_of(settings))
     tests = [each for utterances in corpus.all_tests.values() for each in utterances]
@@ -229,7 +288,7 @@ def plan_choices(
     # Before and after the training; at the end, the first test is repeated for its page.
     tests_seconds = measured.recognition * 3 * sum(each.duration for each in tests)
     seconds = finetuning.RunSeconds(measured.step, validation, tests_seconds)
-    yield finetuning.hours_choice(options.hours, seconds, plan.per_epoch)
+    yield finetuning.hours_choice(options.hours, seconds, plan.per_epoch, train_seconds)
     if options.stop_at_deadline:
         yield finetuning.deadline_choice(options.hours, seconds)
 

@@ -3,10 +3,8 @@
 A hidden file in the folder lists the files written by recipes, one per line: the recipe and the name.
 """
 
-import fcntl
 import os
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from pathlib import Path
 
 from asr.errors import InputError
@@ -38,28 +36,3 @@ def claim(output_dir: Path, recipe: str, names: Iterable[str], option: str = "--
         raise InputError(f"{condition}; {content}. Give another folder, or move these files.")
     output_dir.mkdir(parents=True, exist_ok=True)
     write_whole_text(path, "".join(f"{line}\n" for line in sorted(lines | {*line_of.values()})))
-
-
-@contextmanager
-def alone_in(output_dir: Path) -> Iterator[None]:
-    """Lock an existing folder against other processes.
-
-    Raises:
-        InputError: another process has locked it.
-    """
-    folder = os.open(output_dir, os.O_RDONLY)
-    try:
-        _lock(folder, output_dir)
-        yield
-    finally:
-        os.close(folder)
-
-
-def _lock(folder: int, output_dir: Path) -> None:
-    try:
-        fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        must = f"{output_dir} must be written by one process at a time; another one is writing there"
-        raise InputError(f"{must}. Wait until it has ended, and run the same command again.") from None
-    except OSError:  # a file system without locks
-        return

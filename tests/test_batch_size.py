@@ -26,9 +26,13 @@ def test_a_batch_is_shortened_by_quarters_down_to_the_longest_utterance(limit: f
     assert largest(lambda seconds: seconds - limit, 40, least=10) == expected
 
 
+def test_the_longest_utterance_is_tried_even_if_the_first_batch_is_far_longer() -> None:
+    assert largest(lambda seconds: seconds - 10, 400, least=10) == 10
+
+
 def test_a_model_that_does_not_fit_with_any_batch_is_refused() -> None:
     with refused(InputError, "batch of 10 s", cure="smaller model"):
-        largest(lambda seconds: 1e9, 40, least=10)
+        largest(lambda seconds: 1e9, 400, least=10)
 
 
 def with_batch(settings: RunSettings, batch_seconds: float) -> RunSettings:

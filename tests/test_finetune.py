@@ -2,9 +2,11 @@
 
 import csv
 import json
+import re
 import shlex
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -14,14 +16,18 @@ from safetensors.torch import load_file
 
 from asr import finetune
 from asr.checkpoint.load import BUNDLE
+from asr.checkpoint.saved import CHECKPOINTS
 from asr.data.manifest import read_manifest
 from asr.errors import InputError
 from asr.run import finetuning
 from asr.run.finetuning import ChosenSettings
+from asr.system.lock import alone_in
+from tests.conftest import PATIENCE
 from tests.refusals import refused
 from tests.tones import sentences, write_corpus
 
-QUICK = ["--set", "trainer.max_epochs=-1", "trainer.max_steps=4", "data.batch_seconds=10"]
+STEPS = ["trainer.max_epochs=-1", "trainer.max_steps=12", "checkpoint.every_steps=1"]
+QUICK = ["--set", *STEPS, "data.batch_seconds=10"]
 
 
 def table_of(manifest: Path, table: Path) -> Path:
@@ -49,11 +55,23 @@ def asr(module: str, *arguments: object, cwd: Path) -> str:
     return ended.stdout
 
 
+def kill_after_a_checkpoint(run_dir: Path, module: str, *arguments: object, cwd: Path) -> None:
+    """Start a command, and kill it when its run has a checkpoint."""
+    command = [sys.executable, "-m", module, *map(str, arguments)]
+    with subprocess.Popen(command, cwd=cwd, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+        end = time.monotonic() + PATIENCE
+        while not list((run_dir / CHECKPOINTS).glob("step=*.ckpt")):
+            assert process.poll() is None, "the run ended without a checkpoint"
+            assert time.monotonic() < end
+            time.sleep(0.01)
+        process.kill()
+
+
 def weights(bundle: Path) -> dict[str, torch.Tensor]:
     return load_file(bundle / "weights.safetensors")
 
 
-def test_one_command_makes_a_bundle_and_a_result_and_equals_the_printed_command(
+def test_one_command_killed_and_repeated_makes_a_bundle_and_a_result_and_equals_the_printed_command(
     recordings: Path, fluent: Path, tmp_path: Path
 ) -> None:
     also = ["--also-test", recordings.parent / "other.jsonl"]
@@ -65,7 +83,8 @@ def test_one_command_makes_a_bundle_and_a_result_and_equals_the_printed_command(
     train = next(line for line in planned.splitlines() if "-m asr.train" in line)
     asr("asr.train", *shlex.split(train)[3:], "run_dir=printed", cwd=tmp_path)
 
-    recordings.rename(recordings.with_suffix(".moved"))  # the second start uses what the first has stored
+    recordings.rename(recordings.with_suffix(".moved"))  # further starts use what the first has stored
+    kill_after_a_checkpoint(output, *command, cwd=tmp_path)
     printed = asr(*command, cwd=tmp_path)
     recordings.with_suffix(".moved").rename(recordings)
     assert train in printed
@@ -110,11 +129,11 @@ def test_another_command_in_the_folder_is_refused(recordings: Path, fluent: Path
 def test_other_data_may_be_the_test(
     recordings: Path, fluent: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    write_corpus(tmp_path, {"few": sentences(10, seed=9)})
+    write_corpus(tmp_path, {"few": sentences(10, seed=9), "again": sentences(10, seed=9)})
     given = [str(fluent / "run"), str(tmp_path / "few.jsonl"), "--output", str(tmp_path / "mine"), "--dry-run", *QUICK]
     with refused(InputError, "DATA ... 40", got=10, cure="--test DATA"):
         finetune.main(given)
-    finetune.main([*given[:3], str(tmp_path / "other"), *given[4:], "--test", str(tmp_path / "few.jsonl")])
+    finetune.main([*given[:3], str(tmp_path / "other"), *given[4:], "--test", str(tmp_path / "again.jsonl")])
     assert "10 of 10" in capsys.readouterr().out
     assert len(read_manifest(tmp_path / "other/data/train.jsonl")) == 10
 
@@ -161,7 +180,6 @@ def test_the_length_is_five_epochs_or_sixty_steps(per_epoch: int, seconds: float
     [
         ([3.0, 5.0], False, 20),
         ([3.0, 24.2], False, 25),
-        ([40.0], False, 30),  # longer utterances are dropped
         ([10.0] * 60, True, 60),
         ([10.0] * 1000, True, 200),
     ],
@@ -171,6 +189,9 @@ def test_a_batch_holds_the_longest_utterance(durations: Sequence[float], on_gpu:
 
 
 SECONDS = finetuning.RunSeconds(step=2.0, validation=10.0, tests=60.0)
+
+
+TRAIN_SECONDS = 600.0
 
 
 def plainly(hours: float, per_epoch: int) -> int:
@@ -186,17 +207,17 @@ def plainly(hours: float, per_epoch: int) -> int:
 
 @pytest.mark.parametrize(("hours", "per_epoch"), [(0.2, 50), (1, 50), (1, 333), (0.5, 900), (0.08, 100)])
 def test_hours_become_a_number_of_steps(hours: float, per_epoch: int) -> None:
-    chosen = overrides(finetuning.hours_choice(hours, SECONDS, per_epoch))
+    chosen = overrides(finetuning.hours_choice(hours, SECONDS, per_epoch, TRAIN_SECONDS))
     assert f"trainer.max_steps={plainly(hours, per_epoch)}" in chosen
 
 
 def test_too_few_hours_are_refused_with_the_least_useful_number() -> None:
     with refused(InputError, "--hours ... 60 steps", got=0.05) as error:
-        finetuning.hours_choice(0.05, SECONDS, per_epoch=100)
+        finetuning.hours_choice(0.05, SECONDS, 100, TRAIN_SECONDS)
     least = float(str(error.value).split("at least ")[1].split(",")[0])
-    assert finetuning.hours_choice(least, SECONDS, per_epoch=100)
+    assert finetuning.hours_choice(least, SECONDS, 100, TRAIN_SECONDS)
     with refused(InputError, "--hours", got=round(least - 0.01, 2)):
-        finetuning.hours_choice(round(least - 0.01, 2), SECONDS, per_epoch=100)
+        finetuning.hours_choice(round(least - 0.01, 2), SECONDS, 100, TRAIN_SECONDS)
 
 
 def test_the_steps_of_a_time_are_chosen_before_the_first_step(
@@ -212,10 +233,88 @@ def test_the_steps_of_a_time_are_chosen_before_the_first_step(
     ]
 
 
-@pytest.mark.parametrize("options", [["--hours", "0"], ["--stop-at-deadline"]])
-def test_hours_must_make_sense(options: list[str], recordings: Path, tmp_path: Path) -> None:
-    with refused(InputError, "--hours"):
+def test_many_times_the_usual_steps_are_remarked_on() -> None:
+    assert "79 times" in finetuning.hours_choice(4.18, SECONDS, 12, TRAIN_SECONDS).reason
+    assert "times" not in finetuning.hours_choice(0.1, SECONDS, 12, TRAIN_SECONDS).reason
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        (["--hours", "0"], "--hours"),
+        (["--hours", "inf"], "--hours"),
+        (["--stop-at-deadline"], "--hours"),
+        (["--hours", "1", "--set", "trainer.max_steps=5"], "--hours ... trainer.max_steps=5"),
+        (["--set", "run_dir=other"], "run_dir ... --output"),
+        (["--set", "corpus.test=[]"], "corpus.test ... --test"),
+        (["--set", "adapter=null"], "adapter ... --method"),
+    ],
+)
+def test_options_that_contradict_each_other_are_refused(
+    options: list[str], named: str, recordings: Path, tmp_path: Path
+) -> None:
+    with refused(InputError, named):
         finetune.main(["model", str(recordings), "--output", str(tmp_path / "mine"), *options])
+    assert not (tmp_path / "mine").exists()
+
+
+def test_a_folder_that_cannot_be_written_or_is_in_use_is_refused(
+    recordings: Path, fluent: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "file").touch()
+    with refused(InputError, "--output ... file"):
+        finetune.main([str(fluent / "run"), str(recordings), "--output", str(tmp_path / "file")])
+    (tmp_path / "used").mkdir()
+    with alone_in(tmp_path / "used"), refused(InputError, str(tmp_path / "used")):
+        finetune.main([str(fluent / "run"), str(recordings), "--output", str(tmp_path / "used")])
+
+
+def test_the_output_may_be_named_by_a_number_and_the_command_is_valid_in_any_folder(
+    recordings: Path, fluent: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(fluent)
+    output = tmp_path / "2024"
+    finetune.main(["run", str(recordings), "--output", str(output), "--dry-run", *QUICK])
+    monkeypatch.chdir(tmp_path)
+    finetune.main([str(fluent / "run"), str(recordings), "--output", "2024", "--dry-run", *QUICK])
+    assert str(output / finetune.STORED) in capsys.readouterr().out
+
+
+def test_recordings_of_the_training_are_refused_as_test(recordings: Path, fluent: Path, tmp_path: Path) -> None:
+    with refused(InputError, "--test ... DATA ... 60 ... 60"):
+        finetune.main(
+            [str(fluent / "run"), str(recordings), "--output", str(tmp_path / "a"), "--test", str(recordings)]
+        )
+
+
+def test_what_is_not_trained_on_is_counted_and_does_not_choose_the_method(
+    fluent: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_corpus(tmp_path, {"mine": sentences(60, seed=7), "long": [" ".join(sentences(22, seed=9))] * 60})
+    manifest = tmp_path / "both.jsonl"
+    lines = [tmp_path / f"{name}.jsonl" for name in ("mine", "long")]
+    manifest.write_text("".join(path.read_text() for path in lines))
+    assert read_manifest(lines[1])[0].duration > 30
+    finetune.main([str(fluent / "run"), str(manifest), "--output", str(tmp_path / "run"), "--dry-run", *QUICK])
+    printed = capsys.readouterr().out
+    num_long = sum(each.duration > 30 for each in read_manifest(tmp_path / "run/data/train.jsonl"))
+    assert re.search(rf"^not trained on: {num_long} utterances", printed, re.MULTILINE)
+    assert "adapter=lora" in printed  # the long utterances alone would be more than 30 minutes
+
+
+def test_texts_that_the_model_cannot_spell_are_refused(fluent: Path, tmp_path: Path) -> None:
+    write_corpus(tmp_path, {"mine": [f"при {'вет' * number}" for number in range(1, 61)]})
+    with refused(InputError, "letters", cure="another model"):
+        finetune.main([str(fluent / "run"), str(tmp_path / "mine.jsonl"), "--output", str(tmp_path / "run"), *QUICK])
+
+
+def test_a_run_whose_bundle_is_an_adapter_is_refused_as_model_in_favour_of_the_merged_model(
+    recordings: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "run" / finetune.MERGED).mkdir(parents=True)
+    (tmp_path / "run" / finetune.STORED).touch()
+    with refused(InputError, "MODEL", cure=str(tmp_path / "run" / finetune.MERGED)):
+        finetune.main([str(tmp_path / "run"), str(recordings), "--output", str(tmp_path / "mine")])
 
 
 def test_given_settings_replace_choices() -> None:

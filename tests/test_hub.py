@@ -21,7 +21,7 @@ from asr.checkpoint.bundle import read_bundle
 from asr.convert import main
 from asr.data.manifest import read_manifest
 from asr.errors import InputError
-from asr.interchange.hub import download, download_dataset, path_of
+from asr.interchange.hub import _of_split, download, download_dataset, path_of
 from asr.sources.collect import collect
 from asr.sources.entry import SourceOptions
 from tests import parakeet
@@ -375,6 +375,27 @@ def test_a_data_set_without_the_split_is_refused(hub: Hub) -> None:
     hub.files = {"audio.zip": b""}
     with refused(InputError, f"{DATASET} ... audio.zip"):
         download_dataset(DATASET)
+
+
+@pytest.mark.parametrize(
+    ("names", "split", "expected"),
+    [
+        (["default/partial-train/0.parquet", "default/partial-test/0.parquet"], "train", [0]),
+        (["data/dset-0.parquet", "data/eval-0.parquet"], "train", [0]),
+        (["data/dset-0.parquet", "data/eval-0.parquet"], "test", [1]),
+        (["data/lang=de/train-0.parquet"], "train", [0]),
+        (["train/test-0.parquet", "train/0.parquet", "training/dev.parquet"], "train", [1]),
+        (["de/train/0.parquet", "de/test/0.parquet", "en/train/0.parquet"], "de/train", [0]),
+        (["a.parquet", "deep/b.parquet", "c.json"], "deep/train", [1]),
+    ],
+)
+def test_a_split_is_the_last_name_of_a_split_on_a_path(names: list[str], split: str, expected: list[int]) -> None:
+    assert _of_split(split, names) == [names[index] for index in expected]
+
+
+def test_a_configuration_must_be_named_if_there_are_several() -> None:
+    with refused(InputError, "de_de ... en_us", cure=":CONFIG/train"):
+        _of_split("train", ["de_de/train/0.parquet", "en_us/train/0.parquet"])
 
 
 @pytest.mark.parametrize("address", ["hf://datasets/name", "hf://datasets/a/b:../c", "hf://datasets/a/../b"])

@@ -18,6 +18,7 @@ import soundfile
 
 from asr.data.manifest import read_manifest
 from asr.errors import InputError
+from asr.system.lock import alone_in
 from recipes.mini import prepare as command
 from recipes.mini.english import ENGLISH
 from recipes.mini.espeak import Espeak
@@ -26,7 +27,6 @@ from recipes.mini.grammar import sentences, vocabulary
 from recipes.mini.plan import SPLITS, Line, plan
 from recipes.mini.prepare import DEFAULT_HOURS, chunked, main, prepare
 from recipes.mini.room import record, resample
-from recipes.output import alone_in
 from tests.refusals import mentions, refused
 
 REPOSITORY = Path(__file__).parents[1]

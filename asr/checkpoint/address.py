@@ -49,8 +49,9 @@ def parse_dataset(text: str) -> tuple[Address, str]:
     """
     whole, _, split = text.removeprefix(DATASETS).partition(":")
     match = ADDRESS.fullmatch(f"{SCHEME}{whole}")
-    if not text.startswith(DATASETS) or match is None or ".." in text or not re.fullmatch(r"[\w.-]*", split, re.ASCII):
-        raise InputError(f"a data set's address must be {DATASETS}OWNER/NAME, optionally with :SPLIT; got {text!r}.")
+    if not text.startswith(DATASETS) or match is None or ".." in text or not re.fullmatch(r"[\w./-]*", split, re.ASCII):
+        must = f"a data set's address must be {DATASETS}OWNER/NAME, optionally with :SPLIT or :CONFIG/SPLIT"
+        raise InputError(f"{must}; got {text!r}.")
     return Address(match[1], match[2], match[3] or MAIN), split or TRAIN
 
 

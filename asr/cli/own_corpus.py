@@ -2,12 +2,14 @@
 
 import argparse
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from asr.cli.command import complain
+from asr.errors import InputError, shown
+from asr.text.numbers import counted
 
 if TYPE_CHECKING:
     from asr.data.manifest import Utterance
@@ -29,35 +31,60 @@ class Parts(NamedTuple):
 
 
 def parts_of(options: argparse.Namespace, say: Say) -> Parts:
-    """Read DATA, --test and --also-test, and split DATA."""
-    from asr.checkpoint.address import DATASETS
-    from asr.data.split import describe, describe_shared, num_shared_texts, split
-    from asr.interchange.hub import download_dataset
-    from asr.run.finetuning import expected_width
+    """Read DATA, --test and --also-test, and split DATA.
+
+    Raises:
+        InputError: data cannot be read or split, or recordings of DATA are also in --test.
+    """
+    from asr.data.split import describe, split
+
+    data = _collected(options, options.data, "audio", say)
+    parts = split(data, options.seed, with_test=options.test is None)
+    for line in describe(parts):
+        say(line)
+    test = parts.test
+    if options.test is not None:
+        test = _others(options, options.test, "test_audio", say)
+        _check_apart(data, test)
+    also = [_others(options, path, f"also_audio_{n}", say) for n, path in enumerate(options.also_test, start=1)]
+    return Parts(parts.train, parts.valid, test, also)
+
+
+def _collected(options: argparse.Namespace, given: str, name: str, say: Say) -> "list[Utterance]":
     from asr.sources.collect import collect
     from asr.sources.options import source_options
 
-    def read(given: str, name: str, form: str | None = None) -> "list[Utterance]":
-        path = download_dataset(given) if given.startswith(DATASETS) else Path(given)
-        collected = collect(path, source_options(options, options.output / DATA / name), form, complain)
-        say(collected.description)
-        return collected.utterances
+    source = source_options(options, options.output / DATA / name)
+    collected = collect(_path(given), source, options.format, complain)
+    say(collected.description)
+    return collected.utterances
 
-    data = read(options.data, "audio", options.format)
-    if options.test is None:
-        parts = split(data, options.seed)
-        train, valid, test = parts.train, parts.valid, parts.test
-        for line in describe(parts):
-            say(line)
-    else:
-        train, valid, test = data, [], read(options.test, "test_audio")
-        if shared := num_shared_texts((each.text for each in train), (each.text for each in test)):
-            say(describe_shared(shared, len(test)))
-    num_words = sum(len(utterance.text.split()) for utterance in test)
-    width = 100 * expected_width(num_words)
-    say(f"the test has {num_words:,} words: expect a 95 % interval of its WER of about {width:.0f} points")
-    also = [read(path, f"also_audio_{number}") for number, path in enumerate(options.also_test, start=1)]
-    return Parts(train, valid, test, also)
+
+def _others(options: argparse.Namespace, given: str, name: str, say: Say) -> "list[Utterance]":
+    """Read data for a test; the options of DATA's format are not for it."""
+    from asr.sources.collect import collect
+    from asr.sources.entry import SourceOptions
+
+    source = SourceOptions(audio_dir=options.output / DATA / name, skip_bad=options.skip_bad)
+    collected = collect(_path(given), source, options.test_format, complain, format_option="--test-format")
+    say(collected.description)
+    return collected.utterances
+
+
+def _path(given: str) -> Path:
+    from asr.checkpoint.address import DATASETS
+    from asr.interchange.hub import download_dataset
+
+    return download_dataset(given) if given.startswith(DATASETS) else Path(given)
+
+
+def _check_apart(data: "Sequence[Utterance]", test: "Sequence[Utterance]") -> None:
+    """Check that the test has other recordings than DATA."""
+    places = {(os.path.realpath(each.audio_filepath), each.offset) for each in data}
+    common = [each.id for each in test if (os.path.realpath(each.audio_filepath), each.offset) in places]
+    if common:
+        must = "--test must have other recordings than DATA"
+        raise InputError(f"{must}; {len(common):,} of its {len(test):,} are in both, such as {shown(common[0])}.")
 
 
 class WrittenCorpus(NamedTuple):
@@ -65,7 +92,7 @@ class WrittenCorpus(NamedTuple):
 
     Args:
         settings: overrides that name the manifests.
-        durations: durations of the training utterances in seconds.
+        durations: durations of the utterances that are trained on, in seconds.
         has_valid: whether there is a validation set.
     """
 
@@ -74,11 +101,24 @@ class WrittenCorpus(NamedTuple):
     has_valid: bool
 
 
-def write_corpus(parts: Parts, start: "Initialization", folder: Path, say: Say) -> WrittenCorpus:
-    """Write the manifests; training texts lose the characters that the model cannot spell."""
+def write_corpus(parts: Parts, start: "Initialization", max_seconds: float, folder: Path, say: Say) -> WrittenCorpus:
+    """Write the manifests; training texts lose the characters that the model cannot spell.
+
+    Args:
+        parts: the utterances.
+        start: the initial model.
+        max_seconds: duration of the longest utterance that is trained on.
+        folder: folder of the manifests.
+        say: called with each line about what is lost.
+
+    Raises:
+        InputError: nothing can be trained on.
+    """
     from asr.data.manifest import write_manifest
-    from asr.run.finetuning import spelt
+    from asr.data.split import describe_shared, num_shared_texts
+    from asr.run.finetuning import expected_width, spelt
     from asr.text.normalize import get_normalizer
+    from asr.text.scripts import without_spaces
 
     normalize, encode = get_normalizer(start.bundle.config["normalizer"]), start.tokenizer().encode
     train, valid, test = (spelt(part, normalize, encode) for part in parts[:3])
@@ -87,6 +127,14 @@ def write_corpus(parts: Parts, start: "Initialization", folder: Path, say: Say) 
             say(part.describe(name))
     if test.lost:
         say(f"{test.describe(TEST)} in training; the test keeps them, and counts them as errors")
+    texts = [each.text for each in train.utterances], [each.text for each in test.utterances]
+    if shared := num_shared_texts(*texts):
+        say(describe_shared(shared, len(parts.test)))
+    words = [word for text in texts[1] for word in text.split()]
+    if words and not without_spaces(" ".join(words)):
+        width = 100 * expected_width(len(words))
+        say(f"the test has {len(words):,} words: expect a 95 % interval of its WER of about {width:.0f} points")
+    durations = _usable(train.utterances, max_seconds, say)
     also = {f"also_{number}": each for number, each in enumerate(parts.also, start=1)}
     manifests = {"train": train.utterances, "valid": valid.utterances, TEST: parts.test, **also}
     folder.mkdir(parents=True, exist_ok=True)
@@ -98,4 +146,23 @@ def write_corpus(parts: Parts, start: "Initialization", folder: Path, say: Say) 
     # The tokens need not cover the texts of also_test.
     of_splits |= {"test": [], "also_test": [TEST, *also]} if test.lost else {"test": [TEST], "also_test": [*also]}
     settings = [f"corpus.{key}=[{','.join(f'{name}.jsonl' for name in names)}]" for key, names in of_splits.items()]
-    return WrittenCorpus(settings, [each.duration for each in parts.train], bool(parts.valid))
+    return WrittenCorpus(settings, durations, bool(parts.valid))
+
+
+def _usable(utterances: "Sequence[Utterance]", max_seconds: float, say: Say) -> list[float]:
+    """Return the durations of the utterances that are trained on; count the others."""
+    with_text = [each for each in utterances if each.text.strip()]
+    if not with_text:
+        must = "the model must have tokens for the letters of the training texts"
+        raise InputError(f"{must}; it has none for those of {counted(len(utterances), 'text')}. Take another model.")
+    durations = [each.duration for each in with_text if each.duration <= max_seconds]
+    if num_empty := len(utterances) - len(with_text):
+        say(f"not trained on: {counted(num_empty, 'utterance')} without a text")
+    if num_long := len(with_text) - len(durations):
+        cure = "cut them with python -m asr.align MODEL MANIFEST --segments FILE"
+        say(f"not trained on: {counted(num_long, 'utterance')} longer than {max_seconds:g} s; {cure}")
+    if not durations:
+        raise InputError(
+            f"a training utterance must have at most {max_seconds:g} s; all are longer. They can be cut, see above."
+        )
+    return durations

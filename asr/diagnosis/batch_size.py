@@ -51,14 +51,12 @@ def largest(excess: Callable[[float], float], batch_seconds: float, least: float
     Raises:
         InputError: there is no such length.
     """
-    for _ in range(MAX_TRIALS):
-        over = excess(batch_seconds)
+    lengths = [round(SMALLER**number * batch_seconds, 1) for number in range(MAX_TRIALS - 1)]
+    for length in [*(length for length in lengths if length > least), min(least, batch_seconds)]:
+        over = excess(length)
         if over <= 0:
-            return batch_seconds
-        if batch_seconds <= least:
-            break
-        batch_seconds = max(least, round(SMALLER * batch_seconds, 1))
-    must = f"a batch of {batch_seconds:g} s must fit into the free memory; it exceeds it by {over / GIGABYTE:.1f} GB"
+            return length
+    must = f"a batch of {length:g} s must fit into the free memory; it exceeds it by {over / GIGABYTE:.1f} GB"
     raise InputError(f"{must}. {LESS_MEMORY}, or take a smaller model.")
 
 

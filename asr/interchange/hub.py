@@ -27,7 +27,13 @@ from asr.system.files import NO_ROOM, UNFINISHED, sync_folder, write_whole_text
 logger = logging.getLogger(__name__)
 
 COMMIT = re.compile(r"[0-9a-f]{40}")
-PARQUET_FILE = re.compile(r"(\w[\w.+-]*/)*\w[\w.+-]*\.parquet", re.ASCII)  # in any folder that is not hidden
+PARQUET_FILE = re.compile(r"([\w=][\w.+=-]*/)*\w[\w.+=-]*\.parquet", re.ASCII)  # in any folder that is not hidden
+SPLITS = {  # names of splits, as on the Hugging Face hub, and one name for each
+    "train": "train",
+    **dict.fromkeys(("validation", "valid", "val", "dev"), "valid"),
+    **dict.fromkeys(("test", "evaluation", "eval"), "test"),
+}
+SPLIT = re.compile(rf"(?:partial-)?({'|'.join(SPLITS)})(?![a-zA-Z0-9])")
 FILE_NAME = re.compile(r"\w[\w.+-]*", re.ASCII)  # files to download: not in a folder, and not hidden
 BUNDLE_FILES = (".json", ".safetensors", ".model", ".txt", ".arpa", ".md")
 MAX_FILES = 100
@@ -35,7 +41,7 @@ NEMO = ".nemo"
 SHA256 = 64  # number of hexadecimal digits; git's SHA-1 has 40
 
 
-class Kind(NamedTuple):
+class RepositoryKind(NamedTuple):
     """A kind of repository.
 
     Args:
@@ -81,7 +87,7 @@ def download(text: str) -> Download:
         InputError: as for `path_of`.
     """
     address = parse(text)
-    folder = _fetched(text, address, Kind("model", "model", "asr", _chosen))
+    folder = _fetched(text, address, RepositoryKind("model", "model", "asr", _chosen))
     card = (folder / CARD).read_text(encoding="utf-8", errors="replace") if (folder / CARD).is_file() else ""
     return Download(next(folder.glob(f"*{NEMO}"), folder), address._replace(revision=folder.name), card)
 
@@ -93,10 +99,12 @@ def download_dataset(text: str) -> Path:
         InputError: the address is invalid, or the data set does not exist or cannot be downloaded.
     """
     address, split = parse_dataset(text)
-    return _fetched(text, address, Kind("data set", "dataset", f"asr/datasets/{split}", partial(_of_split, split)))
+    return _fetched(
+        text, address, RepositoryKind("data set", "dataset", f"asr/datasets/{split}", partial(_of_split, split))
+    )
 
 
-def _fetched(text: str, address: Address, kind: Kind) -> Path:
+def _fetched(text: str, address: Address, kind: RepositoryKind) -> Path:
     """Return the folder of a repository's files, which is named after their commit."""
     try:
         from huggingface_hub import constants
@@ -118,7 +126,7 @@ def _fetched(text: str, address: Address, kind: Kind) -> Path:
         raise InputError(f"{text}: the {kind.noun} must exist, and its server must answer; {_reason(error)}.") from None
 
 
-def _stored(address: Address, root: Path, kind: Kind) -> str:
+def _stored(address: Address, root: Path, kind: RepositoryKind) -> str:
     """Download a repository to the folder of its commit in `root`, unless this folder exists; return the commit.
 
     If the server does not answer, the commit is that of the latest download of the revision.
@@ -180,16 +188,36 @@ def _chosen(names: list[str]) -> list[str]:
 
 
 def _of_split(split: str, names: list[str]) -> list[str]:
-    """Choose the Parquet files of a split, whose name begins a file or a folder; without splits, all Parquet files."""
-    files = [name for name in names if PARQUET_FILE.fullmatch(name)]
-    of_split = [name for name in files if any(re.match(rf"{re.escape(split)}\b", part) for part in name.split("/"))]
-    has_splits = any(re.match(r"(train|valid|dev|test)", part) for name in files for part in name.split("/"))
-    if not of_split and (has_splits or split != TRAIN or not files):
-        must = f"a data set must have Parquet files of the split {split}, such as data/{split}-00000-of-00001.parquet"
+    """Choose the Parquet files of a split, [CONFIG/]SPLIT; without names of splits, all Parquet files are for training.
+
+    A split is named by the last folder or file on the path that begins with the name of a split, as on the Hugging Face
+    hub; folders before it, except `data` and `default`, name a configuration, such as a language.
+
+    Raises:
+        InputError: there is no such split, or there are several configurations and none is named.
+    """
+    config, _, wanted = split.rpartition("/")
+    files = {name: _config_and_split(name) for name in names if PARQUET_FILE.fullmatch(name)}
+    of_split = {name: of for name, (of, found) in files.items() if (found or TRAIN) == SPLITS.get(wanted, wanted)}
+    chosen = [name for name, of in of_split.items() if of == config or not config]
+    if not chosen:
+        must = f"a data set must have Parquet files of the split {split}, such as data/{wanted}-00000-of-00001.parquet"
         given = ", ".join(map(shown, names[:3])) or "nothing"
         cure = "Name another split after a colon, or the revision of Parquet files: @refs/convert/parquet"
         raise InputError(f"{must}; it holds {given}. {cure}.")
-    return of_split or files
+    if len(configs := sorted({of_split[name] for name in chosen})) > 1:
+        must = "the address of a data set with several configurations must name one"
+        raise InputError(f"{must}: :CONFIG/{wanted} with one of {', '.join(configs)}.")
+    return chosen
+
+
+def _config_and_split(name: str) -> tuple[str, str]:
+    """Return the configuration ("": none) and the split ("": none) that the path of a Parquet file names."""
+    parts = name.split("/")
+    for number in reversed(range(len(parts))):
+        if match := SPLIT.match(parts[number]):
+            return "/".join(part for part in parts[:number] if part not in ("data", "default")), SPLITS[match[1]]
+    return "/".join(part for part in parts[:-1] if part not in ("data", "default")), ""
 
 
 def _endpoint() -> str | None:

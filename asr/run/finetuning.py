@@ -16,9 +16,9 @@ FULL_FROM_SECONDS = 30 * 60.0  # of training speech: recipes/finetune/README.md,
 NORMS = "*.convolution.norm.*"
 MIN_EPOCHS, MIN_STEPS = 5, 60
 LONG_SECONDS, MAX_EPOCHS = 3600.0, 6  # above an hour of training speech, MIN_STEPS counts only up to MAX_EPOCHS
+MANY = 4  # times the usual number of steps: a larger number is remarked on
 RESERVE = 0.1  # share of a run's time for what is not measured
 BATCH_SECONDS, MAX_BATCH_SECONDS = 20.0, 200.0
-MAX_SECONDS = 30.0  # longest training utterance: data.max_seconds
 # A WER of 30 % measured on 392 words of speechocean762 has an interval of 15 points, 1.7 times as wide as if errors
 # were independent.
 TYPICAL_WER, DEPENDENCE = 0.3, 2.7
@@ -70,10 +70,10 @@ def batch_choice(durations: Sequence[float], on_gpu: bool) -> ChosenSettings:
     """Choose the size of a batch: as in the measurements, on a GPU a tenth of the epoch if that is more.
 
     Args:
-        durations: durations of the training utterances in seconds; the longest must fit.
+        durations: durations of the utterances that are trained on, in seconds; the longest must fit.
         on_gpu: whether the run uses a GPU, where a step takes nearly as long for a small batch.
     """
-    longest = math.ceil(min(MAX_SECONDS, max(durations)))
+    longest = math.ceil(max(durations))
     tenth = min(MAX_BATCH_SECONDS, sum(durations) // 10) if on_gpu else 0.0
     reasons = {
         longest: f"the longest utterance has {longest} s",
@@ -96,11 +96,15 @@ def length_choice(per_epoch: int, train_seconds: float) -> ChosenSettings:
         per_epoch: optimizer steps of an epoch.
         train_seconds: seconds of training speech; above an hour, MIN_STEPS counts only up to MAX_EPOCHS epochs.
     """
-    steps = max(MIN_EPOCHS * per_epoch, MIN_STEPS)
-    if train_seconds > LONG_SECONDS:
-        steps = min(steps, MAX_EPOCHS * per_epoch)
+    steps = num_steps(per_epoch, train_seconds)
     epochs = f"{steps / per_epoch:.1f} epochs of {counted(per_epoch, 'step')}"
     return ChosenSettings(("trainer.max_epochs=-1", f"trainer.max_steps={steps}"), epochs)
+
+
+def num_steps(per_epoch: int, train_seconds: float) -> int:
+    """Return the number of optimizer steps of a run without a given time."""
+    steps = max(MIN_EPOCHS * per_epoch, MIN_STEPS)
+    return min(steps, MAX_EPOCHS * per_epoch) if train_seconds > LONG_SECONDS else steps
 
 
 class RunSeconds(NamedTuple):
@@ -122,13 +126,14 @@ class RunSeconds(NamedTuple):
         return (steps * self.step + validations + self.tests) / (1 - RESERVE)
 
 
-def hours_choice(hours: float, seconds: RunSeconds, per_epoch: int) -> ChosenSettings:
+def hours_choice(hours: float, seconds: RunSeconds, per_epoch: int, train_seconds: float) -> ChosenSettings:
     """Choose the number of optimizer steps that fit into a time: whole epochs, or a part of the first one.
 
     Args:
         hours: time of the run, with validations and tests.
         seconds: seconds of the run's parts, measured.
         per_epoch: optimizer steps of an epoch.
+        train_seconds: seconds of training speech.
 
     Raises:
         InputError: there is no time for `MIN_STEPS` steps, or for an epoch, if that is shorter.
@@ -139,14 +144,15 @@ def hours_choice(hours: float, seconds: RunSeconds, per_epoch: int) -> ChosenSet
         needed = math.ceil(seconds.of(least, per_epoch) / 36) / 100
         must = f"--hours must be at least {needed:g}, for {counted(least, 'step')} and the tests on this machine"
         raise InputError(f"{must}; got {hours:g}.")
-    epochs = 1
-    while seconds.of((epochs + 1) * per_epoch, per_epoch) <= budget:
-        epochs += 1
-    steps = epochs * per_epoch
-    if seconds.of(steps, per_epoch) > budget:
-        steps = max(step for step in range(least, per_epoch) if seconds.of(step, per_epoch) <= budget)
+    left = (1 - RESERVE) * budget - seconds.tests - seconds.validation
+    epochs = math.floor(left / (per_epoch * seconds.step + seconds.validation) + 1e-9)
+    steps = epochs * per_epoch if epochs else min(per_epoch - 1, math.floor(left / seconds.step + 1e-9))
     reason = f"{steps / per_epoch:.1f} epochs, a step takes {seconds.step:.2f} s here; about "
     reason += f"{duration(seconds.of(steps, per_epoch))} with validations, tests and a reserve of {RESERVE:.0%}"
+    usual = num_steps(per_epoch, train_seconds)
+    if steps > MANY * usual:
+        more = f"{steps / usual:.0f} times the {usual:,} steps that are chosen without --hours"
+        reason += f"; {more}: the model may learn the texts by heart"
     return ChosenSettings(("trainer.max_epochs=-1", f"trainer.max_steps={steps}"), reason)
 
 

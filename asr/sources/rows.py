@@ -41,7 +41,10 @@ def first_object(path: Path) -> dict[str, Any]:
 def columns_of(path: Path) -> list[str]:
     """Return the columns that the first line of a table names; [] for other files."""
     line = first_line(path) if path.suffix.lower() in TABLE_SUFFIXES else ""
-    return next(csv.reader([line], delimiter=delimiter_of(path, line)), [])
+    try:
+        return next(csv.reader([line], delimiter=delimiter_of(path, line)), [])
+    except csv.Error:  # such as a field that is too long
+        return []
 
 
 def delimiter_of(path: Path, head: str) -> str:

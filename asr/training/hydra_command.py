@@ -165,6 +165,10 @@ def readable_arguments(arguments: Sequence[str], root: str) -> list[str]:
     grammar, options = OverridesParser.create(), get_args_parser()
     options.error = refuse  # type: ignore[method-assign]
     is_sweep = options.parse_args(list(arguments)).multirun
+    for group in (match[1] for argument in arguments if (match := re.fullmatch(r"([\w/]+)=null", argument))):
+        if present := names(group):
+            must = f"{group} must be one of {', '.join(present)}"
+            raise InputError(f"{must}; got null. Leave it out, or remove the choice of an experiment by ~{group}.")
 
     def parses(override: str) -> bool:
         try:

@@ -10,6 +10,7 @@ from typing import Any
 OVERRIDE = re.compile(r"(\+{0,2}[A-Za-z_][\w./@:-]*)=(.+)", re.DOTALL)
 LIST = re.compile(r"\[([^][{}'\"]*)\]")
 MAX_SUGGESTIONS = 3
+NOT_TEXTS = ("true", "false", "yes", "no", "on", "off", "null", "nan", "inf")  # words with another meaning in YAML
 
 SYNONYMS = {  # names of other toolkits, and the settings of asr with this purpose
     "accum_grad": ("trainer.accumulate_grad_batches",),
@@ -70,6 +71,12 @@ def quoted(value: str) -> str:
         return f"[{','.join(quoted(entry.strip()) for entry in entries[1].split(','))}]"
     escaped = re.sub(r'(\\*)("|$)', lambda end: 2 * end[1] + ('\\"' if end[2] else ""), value)
     return f'"{escaped}"'
+
+
+def setting(key: str, value: str) -> str:
+    """Return the override that sets a key to a text; a text that looks like another value gets quotes."""
+    is_plain = re.fullmatch(r"[A-Za-z_/][\w./-]*", value, re.ASCII) and value.lower() not in NOT_TEXTS
+    return f"{key}={value if is_plain else quoted(value)}"
 
 
 def in_quotes(override: str) -> str:

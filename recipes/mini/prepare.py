@@ -26,6 +26,7 @@ from rich.table import Table
 from asr.data.manifest import Utterance, write_manifest
 from asr.errors import InputError
 from asr.system.files import UNFINISHED
+from asr.system.lock import alone_in
 from asr.system.processes import die_with_parent
 from recipes.command import ROOM, AddOption, run_recipe
 from recipes.mini.english import ENGLISH
@@ -34,7 +35,7 @@ from recipes.mini.german import GERMAN
 from recipes.mini.language import Language
 from recipes.mini.plan import SPLITS, Line, plan
 from recipes.mini.room import SAMPLE_RATE, record
-from recipes.output import alone_in, claim
+from recipes.output import claim
 
 LANGUAGES = {"english": ENGLISH, "german": GERMAN}
 RECIPE = "recipes.mini.prepare"
