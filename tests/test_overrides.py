@@ -146,3 +146,11 @@ def test_an_unknown_option_is_refused_in_one_line(
     assert hint in str(ended.value.code)
     assert "\n" not in str(ended.value.code)
     assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize("override", ["adapter=null", "encoder/norm=null"])
+def test_null_instead_of_a_file_of_conf_is_refused(override: str) -> None:
+    group = override.partition("=")[0]
+    with refused(InputError, f"{group} ... null", cure=f"~{group}"):
+        readable_arguments([override], "train")
+    assert readable_arguments(["schedule.warmup_steps=null"], "train") == ["schedule.warmup_steps=null"]
