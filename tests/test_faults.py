@@ -25,11 +25,13 @@ import torch
 
 from asr.checkpoint.saved import kept_checkpoints
 from asr.data.manifest import read_manifest
+from asr.errors import InputError
 from asr.run.events import read_history
 from asr.training.distributed import STARTED_BY_FIRST, stop_others
+from asr.training.fit import fit
 from tests.conftest import PATIENCE, ROOT, TINY, resolved, settings_with, tone_corpus
 from tests.processes import bundle, finish, kill, metrics, resumptions, start, steps_logged, wait_for
-from tests.refusals import mentions
+from tests.refusals import mentions, refused
 from tests.tones import sentences, write_corpus
 
 RUN = [
@@ -650,3 +652,21 @@ def test_a_process_whose_parent_has_already_ended_also_ends(tones: Path, tmp_pat
     late = {"LOCAL_RANK": "1", STARTED_BY_FIRST: "1"}  # process 1 is not its parent, as if its parent had ended
     assert finish(start(settings, tmp_path / "log", environment=late)) == 0
     assert (tmp_path / "log").read_text() == ""
+
+
+@pytest.mark.parametrize("replaced", [False, True])
+def test_the_error_of_a_worker_that_dies_is_recognised_wherever_it_arises(replaced: bool, tmp_path: Path) -> None:
+    """torch raises it in a signal handler: also inside of inspect.getfullargspec, which replaces it by a TypeError."""
+
+    def fit_trainer(*_: object, **__: object) -> None:
+        try:
+            raise RuntimeError("DataLoader worker (pid 7) is killed by signal: Killed.")
+        except RuntimeError as error:
+            if replaced:
+                raise TypeError("unsupported callable") from error
+            raise
+
+    trainer = SimpleNamespace(fit=fit_trainer, interrupted=False, world_size=1)
+    state, stop = SimpleNamespace(resume=None, run_dir=tmp_path), SimpleNamespace(at_once=False)
+    with refused(InputError, "processes ... audio ... pid 7", cure="data.num_workers"):
+        fit(cast(Any, trainer), cast(Any, None), cast(Any, None), cast(Any, state), cast(Any, stop), cast(Any, None), 1)

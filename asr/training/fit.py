@@ -85,6 +85,8 @@ def fit(
             raise SystemExit(0) from None
         raise _stopped(stopped.signum, _place(trainer, total_steps), state) from None
     except (MisconfigurationException, ValueError, TypeError) as error:
+        if reason := _lost_worker(error):
+            raise InputError(reason) from None
         if resume and OTHER_GROUPS in str(error):
             must = f"{resume.path}: the optimizer must divide the weights into groups like this version of asr"
             raise InputError(f"{must}; an earlier version wrote this checkpoint. Give another run_dir.") from None
@@ -98,11 +100,8 @@ def fit(
             raise _stopped(stop.signum, _place(trainer, total_steps), state) from None
         if is_out_of_memory(error):
             raise InputError(task.too_large()) from None
-        if "DataLoader worker" in str(error) or is_lost_worker(error):
-            reason = (str(error) or type(error).__name__).splitlines()[0]
-            must = f"processes that read audio must not end during training; one ended: {reason}"
-            hint = "Run the same command to resume; a lower data.num_workers needs less memory"
-            raise InputError(f"{must}. {hint}.") from None
+        if reason := _lost_worker(error):
+            raise InputError(reason) from None
         if trainer.world_size > 1 and is_lost_connection(error):
             report_lost_connection(trainer)
         raise
@@ -150,6 +149,22 @@ def _early_end(trainer: pl.Trainer, settings: "TrainerSettings", total_steps: in
 
 def _place(trainer: pl.Trainer, total_steps: int) -> str:
     return f"at step {trainer.global_step:,} of {total_steps:,}"
+
+
+def _lost_worker(error: BaseException) -> str | None:
+    """Return the message for the error of a lost worker; None for other errors.
+
+    torch raises it in a signal handler, so it may arise in any code, also in code that replaces it by another error.
+    """
+    cause: BaseException | None = error
+    while cause is not None and "DataLoader worker" not in str(cause):
+        cause = cause.__cause__
+    if cause is None and not is_lost_worker(error):
+        return None
+    lost = cause or error
+    reason = (str(lost) or type(lost).__name__).splitlines()[0]
+    must = f"processes that read audio must not end during training; one ended: {reason}"
+    return f"{must}. Run the same command to resume; a lower data.num_workers needs less memory."
 
 
 def is_lost_worker(error: BaseException) -> bool:
