@@ -47,10 +47,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     try:
         options.output.mkdir(parents=True, exist_ok=True)
-        with alone_in(options.output):
-            stored = _stored_or_new(options)
     except OSError as error:
         raise InputError(f"--output must be a folder that can be written; got {options.output}: {error}.") from None
+    if not os.access(options.output, os.W_OK):
+        raise InputError(f"--output must be a folder that can be written; got {options.output}.")
+    with alone_in(options.output):
+        stored = _stored_or_new(options)
     print(f"\n{shlex.join(['python', '-m', 'asr.train', *stored['overrides']])}\n", flush=True)
     if options.dry_run:
         return 0
@@ -263,12 +265,15 @@ def plan_choices(
     from asr.diagnosis.trial import device_of
     from asr.run import finetuning
     from asr.text.normalize import get_normalizer
+    from asr.training.gradient_checkpointing import recompute_blocks
     from asr.training.hydra_command import compose_settings
 
     settings = compose_settings([*overrides, *batch.overrides, *options.set])
     cache = IndexCache(settings.data.index_dir)
     corpus = read_corpus(settings.corpus, get_normalizer(settings.components["normalizer"]), cache.utterances)
     model, utterances, _ = fresh_model(settings, corpus, corpus)
+    if settings.gradient_checkpointing:
+        recompute_blocks(model.encoder)
     fitting = fitting_batch_seconds(settings, utterances, model)
     if fitting < settings.data.plan.batches.batch_seconds:
         batch = finetuning.smaller_batch_choice(fitting)
@@ -307,11 +312,11 @@ def conclude(output: Path, stored: dict[str, Any]) -> None:
     manifest = output / DATA / f"{TEST}.jsonl"
     _run("asr.evaluate", [str(model), str(manifest), "--output-dir", str(folder), "--report", str(page)])
     scored = sorted(read_scored(folder / f"{TEST}.utterances.jsonl"), key=lambda each: -each.counts.errors)
-    lines = ["", "The utterances with the most errors:"]
-    for each in scored[:WORST]:
-        if each.counts.errors:
-            heard = f"{each.utterance.id}: {counted(each.counts.errors, 'error')}: {each.transcript.text}"
-            lines += [heard, f"{' ' * len(each.utterance.id)}  should be: {each.reference}"]
+    worst = [each for each in scored[:WORST] if each.counts.errors]
+    lines = ["", "The utterances with the most errors:"] if worst else []
+    for each in worst:
+        lines.append(f"{each.utterance.id}: {counted(each.counts.errors, 'error')}")
+        lines += [f"  recognised: {each.transcript.text}", f"  reference:  {each.reference}"]
     is_compared = (output / COMPARISON).is_file()
     comparisons = json.loads((output / COMPARISON).read_text(encoding="utf-8")) if is_compared else {}
     lines += ["", *(f"{name}: {before_and_after(comparison)}" for name, comparison in comparisons.items()), ""]
