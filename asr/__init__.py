@@ -48,6 +48,7 @@ Errors that the caller can correct are `InputError`, with a message of one line;
 #     checkpoint/      asr's own file format of a recogniser
 #     interchange/     import and export of models of other toolkits and hubs
 #     run/             a run folder, the initial weights of a run, resuming
+#     objective/       more components: what is trained (a recogniser, a language model), with its losses and validation
 #     publishing/      models for other software: ONNX programs, a page for the browser, a folder for a hub
 #     bulk/            jobs of many hours: parts, failures, engines
 #     cli/             code that commands share

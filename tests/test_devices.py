@@ -17,7 +17,7 @@ from asr.errors import InputError
 from asr.recognition.model import Model
 from asr.train import train
 from asr.training import callbacks
-from asr.training.task import RecognitionTask
+from asr.training.task import TrainingTask
 from tests.conftest import TINY, resolved, settings_with, tone_corpus
 from tests.refusals import refused
 from tests.test_compiled_blocks import Waiting
@@ -108,13 +108,14 @@ def test_a_non_finite_loss_is_attributed_to_its_own_step(
     device: str, tones: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On a GPU the loss is read only in logged steps, so a fault is noticed after its own step."""
-    compute = RecognitionTask.losses
+    compute = TrainingTask.losses
 
-    def spoilt(self: RecognitionTask, batch: Batch) -> Any:
+    def spoilt(self: TrainingTask, batch: Batch) -> Any:
         spoil = torch.nan if self.global_step == 2 and self.trainer.training else 1.0
-        return {name: loss * spoil for name, loss in compute(self, batch).items()}
+        losses = compute(self, batch)
+        return losses._replace(by_name={name: loss * spoil for name, loss in losses.by_name.items()})
 
-    monkeypatch.setattr(RecognitionTask, "losses", spoilt)
+    monkeypatch.setattr(TrainingTask, "losses", spoilt)
     with refused(InputError, "in epoch ... 1 ... 3"):
         run(device, tones, tmp_path / "run", "trainer.log_every_n_steps=7")
     assert [path.name for path in (tmp_path / "run" / "faults").iterdir()] == ["epoch=1-step=3-rank=0-0.pt"]

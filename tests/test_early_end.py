@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from asr.data.manifest import read_manifest, write_manifest
+from asr.objective.parts import WER
 from asr.training.callbacks import Patience
 from tests.conftest import TINY, resolved, tone_corpus
 from tests.processes import finish, metrics, start
@@ -69,7 +70,7 @@ def test_a_value_that_is_not_finite_is_no_improvement_and_does_not_count(
 ) -> None:
     trainer = pl.Trainer(accelerator="cpu", logger=False, enable_checkpointing=False)
     trainer.state.fn, trainer.validating = "fit", True  # type: ignore[assignment]
-    patience = Patience(2, "wer")
+    patience = Patience(2, WER)
     for score in scores:
         trainer.callback_metrics["valid/wer"] = torch.tensor(value if score is None else score)
         patience.on_validation_end(trainer, pl.LightningModule())

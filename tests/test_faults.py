@@ -369,7 +369,7 @@ def test_the_log_has_one_line_per_record_for_any_id(tones: Path, tmp_path: Path)
         assert [line for line in text.splitlines() if not re.match(head, line)] == []
         assert re.search(rf"dropped \d+ of 48 training utterances: .*\({shown}, ", text)
         assert re.search(rf"epoch 1: skipped '{shown}': ", text)
-        assert re.search(rf"the loss is not finite for \d+ utterances: {shown}", text)
+        assert re.search(rf"the loss is not finite for \d+ examples: {shown}", text)
 
 
 def limit_memory(more_bytes: int) -> None:
@@ -568,10 +568,10 @@ def test_a_process_that_dies_ends_the_others_with_a_one_line_error(tones: Path, 
 
 PROGRAM = """
 import os, pathlib, signal, time
-from asr.training.task import RecognitionTask
+from asr.training.task import TrainingTask
 from asr.train import main
 
-step = RecognitionTask.training_step
+step = TrainingTask.training_step
 
 def harmed(self, batch, batch_idx):
     if self.global_step == 3:
@@ -581,7 +581,7 @@ def harmed(self, batch, batch_idx):
 if __name__ == "__main__":
     pathlib.Path("processes").mkdir(exist_ok=True)
     pathlib.Path("processes", str(os.getpid())).touch()
-    RecognitionTask.training_step = harmed
+    TrainingTask.training_step = harmed
     main()
 """
 WAITS = "time.sleep(1000)"  # like a collective operation that other ranks never join

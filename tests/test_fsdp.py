@@ -14,9 +14,9 @@ from asr.checkpoint.load import load_recognizer
 from asr.checkpoint.saved import kept_checkpoints
 from asr.data.manifest import read_manifest
 from asr.errors import InputError
+from asr.objective.language_model import read_language_model_settings
 from asr.recognition.transcript import Transcript
-from asr.run.language_model_settings import read_language_model_settings
-from asr.training.task import RecognitionTask
+from asr.training.task import TrainingTask
 from tests.conftest import SMALLEST_ENCODERS, TINY, overridden, resolved, settings_with, tone_corpus
 from tests.processes import bundle, examples, finish, kill, metrics, resumptions, start, steps_logged, wait_for
 from tests.refusals import refused
@@ -60,12 +60,12 @@ def assert_equal_training(run_dir: Path, expected: Path, least: int = 10) -> Non
 
 def keep_sizes(folder: Path) -> None:
     """Write how many elements of weights, gradients and moments each process stores, and the number of all weights."""
-    divide = RecognitionTask.configure_gradient_clipping
+    divide = TrainingTask.configure_gradient_clipping
 
     def stored(tensor: Tensor) -> int:
         return tensor.to_local().numel() if isinstance(tensor, DTensor) else tensor.numel()
 
-    def divide_and_keep(self: RecognitionTask, optimizer: Any, *arguments: Any, **named: Any) -> None:
+    def divide_and_keep(self: TrainingTask, optimizer: Any, *arguments: Any, **named: Any) -> None:
         divide(self, optimizer, *arguments, **named)
         weights = list(self.parameters())
         moments = [state["exp_avg"] for state in optimizer.state.values()]
@@ -73,7 +73,7 @@ def keep_sizes(folder: Path) -> None:
         sizes = [sum(map(stored, group)) for group in groups]
         torch.save((sizes, sum(weight.numel() for weight in weights)), folder / f"{self.global_rank}.pt")
 
-    RecognitionTask.configure_gradient_clipping = divide_and_keep  # type: ignore[method-assign]
+    TrainingTask.configure_gradient_clipping = divide_and_keep  # type: ignore[method-assign]
 
 
 def test_fsdp_has_the_same_losses_as_ddp_and_each_process_stores_half_the_weights(tones: Path, tmp_path: Path) -> None:

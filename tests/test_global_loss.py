@@ -17,7 +17,7 @@ from asr.data.settings import DataSettings
 from asr.data.training_set import TrainingSet
 from asr.recognition.model import Model
 from asr.settings.read import read
-from asr.training.task import RecognitionTask
+from asr.training.task import TrainingTask
 from tests.conftest import TINY, resolved, tone_corpus
 from tests.processes import finish, start
 
@@ -27,16 +27,16 @@ STILL = ["optimizer.lr=0", "trainer.max_epochs=1", "trainer.gradient_clip_val=nu
 
 def keep_gradients(folder: Path) -> None:
     """Write the gradients and buffers of each optimizer step."""
-    divide = RecognitionTask.configure_gradient_clipping
+    divide = TrainingTask.configure_gradient_clipping
 
-    def divide_and_keep(self: RecognitionTask, *arguments: Any, **named: Any) -> None:
+    def divide_and_keep(self: TrainingTask, *arguments: Any, **named: Any) -> None:
         divide(self, *arguments, **named)
         if self.global_rank == 0:
             gradients = {name: parameter.grad for name, parameter in self.model.named_parameters()}
             buffers = {name: buffer.clone() for name, buffer in self.model.named_buffers()}
             torch.save((gradients, buffers), folder / f"{self.global_step}.pt")
 
-    RecognitionTask.configure_gradient_clipping = divide_and_keep  # type: ignore[method-assign]
+    TrainingTask.configure_gradient_clipping = divide_and_keep  # type: ignore[method-assign]
 
 
 def saved_steps(folder: Path) -> list[tuple[dict[str, Tensor], dict[str, Tensor]]]:

@@ -23,7 +23,7 @@ from asr.run.validation_samples import read_samples
 from asr.settings.conf import default_settings
 from asr.train import train
 from asr.training.frozen import Frozen
-from asr.training.task import RecognitionTask
+from asr.training.task import TrainingTask
 from tests.conftest import TINY, resolved, settings_with, tone_corpus
 from tests.processes import bundle, metrics
 from tests.refusals import mentions, refused
@@ -295,7 +295,7 @@ def test_weights_frozen_for_some_steps_are_trained_afterwards(
         # Keep the weights after the first batch with this number of steps; the next batch already changes statistics.
         weights.setdefault(task.global_step, now)
 
-    monkeypatch.setattr(RecognitionTask, "on_train_batch_end", keep)
+    monkeypatch.setattr(TrainingTask, "on_train_batch_end", keep)
     frozen = ["init.frozen=[encoder.*]", "init.frozen_steps=2"]
     accumulated = ["data.batch_seconds=5", "trainer.accumulate_grad_batches=2", "trainer.check_val_every_n_epoch=1"]
     finetune(fluent, tones, tmp_path / "run", "trainer.max_steps=4", *frozen, *accumulated)

@@ -11,8 +11,8 @@ import torch
 from asr import evaluate
 from asr.data.manifest import Utterance, read_manifest
 from asr.evaluation.word_errors import ErrorCounts
+from asr.objective.manifest_sums import ManifestSums
 from asr.report.training import read_record, training_page
-from asr.training.manifest_sums import ManifestSums
 from asr.training.metrics import MetricsFile
 from tests.conftest import TINY, resolved, tone_corpus
 from tests.processes import bundle, finish, start

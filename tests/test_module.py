@@ -18,7 +18,7 @@ from asr.data.settings import DataSettings
 from asr.data.training_set import TrainingSet
 from asr.settings.read import read
 from asr.training.data_module import SpeechData
-from asr.training.tasks import epochs_done
+from asr.training.task import epochs_done
 from tests.conftest import resolved
 
 BEGINNING = start_of_epoch(0, 1)

@@ -1,21 +1,20 @@
 """Between two logged steps, no operation makes the program wait for the device."""
 
 from collections import Counter
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from asr.checkpoint.saved import kept_checkpoints
 from asr.data.batch import Batch
 from asr.errors import InputError
+from asr.objective.parts import Losses
 from asr.train import train
 from asr.training import task
-from asr.training.task import RecognitionTask
+from asr.training.task import TrainingTask
 from tests.conftest import TINY, settings_with, tone_corpus
 from tests.refusals import refused
 from tests.test_train import metrics
@@ -59,20 +58,20 @@ def operations(monkeypatch: pytest.MonkeyPatch) -> list[Counter[str]]:
             return _real(self, *arguments)
 
         monkeypatch.setattr(torch.Tensor, name, counting)
-    begin, end = RecognitionTask.on_train_batch_start, RecognitionTask.on_train_batch_end
+    begin, end = TrainingTask.on_train_batch_start, TrainingTask.on_train_batch_end
 
-    def start(self: RecognitionTask, batch: Batch, batch_idx: int) -> None:
+    def start(self: TrainingTask, batch: Batch, batch_idx: int) -> None:
         begin(self, batch, batch_idx)
         modes.append(Questions())
         modes[-1].__enter__()
 
-    def stop(self: RecognitionTask, *arguments: Any) -> None:
+    def stop(self: TrainingTask, *arguments: Any) -> None:
         modes[-1].__exit__(None, None, None)
         batches.append(modes.pop().counts)
         end(self, *arguments)
 
-    monkeypatch.setattr(RecognitionTask, "on_train_batch_start", start)
-    monkeypatch.setattr(RecognitionTask, "on_train_batch_end", stop)
+    monkeypatch.setattr(TrainingTask, "on_train_batch_start", start)
+    monkeypatch.setattr(TrainingTask, "on_train_batch_end", stop)
     monkeypatch.setattr(task, "answers_at_once", lambda device: False)
     return batches
 
@@ -113,18 +112,18 @@ def test_a_non_finite_loss_that_is_found_late_is_attributed_to_its_own_step(
     tones: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The non-finite loss is found before a checkpoint of the damaged weights is written."""
-    compute, ids = RecognitionTask.losses, []
+    compute, ids = TrainingTask.losses, []
 
-    def spoilt(self: RecognitionTask, batch: Batch) -> Mapping[str, Tensor]:
+    def spoilt(self: TrainingTask, batch: Batch) -> Losses:
         losses = compute(self, batch)
         if self.global_step != 2 or not self.trainer.training:
             return losses
         ids.append(batch.utterances[1].id)
         factor = torch.ones(len(batch))
         factor[1] = torch.nan
-        return {name: loss * factor for name, loss in losses.items()}
+        return losses._replace(by_name={name: loss * factor for name, loss in losses.by_name.items()})
 
-    monkeypatch.setattr(RecognitionTask, "losses", spoilt)
+    monkeypatch.setattr(TrainingTask, "losses", spoilt)
     monkeypatch.setattr(task, "answers_at_once", lambda device: False)
     run_dir = tmp_path / "run"
     often = ["trainer.log_every_n_steps=50", "checkpoint.every_steps=2", "data.batch_seconds=3"]

@@ -58,9 +58,9 @@ def test_logged_padding_is_the_share_of_frames_in_a_step_that_belong_to_no_utter
 def slow(where: str, rank: str | None = None) -> None:
     """Delay a process by 0.2 s whenever it reads audio, or whenever it computes a training step."""
     from asr.data.dataset import SpeechDataset
-    from asr.training.task import RecognitionTask
+    from asr.training.task import TrainingTask
 
-    owner, name = {"data": (SpeechDataset, "_made"), "net": (RecognitionTask, "training_step")}[where]
+    owner, name = {"data": (SpeechDataset, "_made"), "net": (TrainingTask, "training_step")}[where]
     work = getattr(owner, name)
 
     def work_slowly(*arguments: Any) -> Any:

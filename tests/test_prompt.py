@@ -39,6 +39,7 @@ from asr.errors import InputError
 from asr.evaluate import main as evaluate
 from asr.export import main as export
 from asr.interfaces import Encoded
+from asr.objective.recognition import TrainableRecognizer
 from asr.recognition.cached_stream import CachedStream, encode_chunks
 from asr.recognition.captions import StreamSettings
 from asr.recognition.confidence import UNCALIBRATED
@@ -47,7 +48,6 @@ from asr.recognition.recognizer import Recognizer
 from asr.recognition.streaming import Stream
 from asr.run.initialization import with_parts
 from asr.train import train
-from asr.training.task import RecognitionTask
 from asr.transcribe import main as transcribe
 from tests.conftest import PATIENCE, TINY, made_once, resolved, settings_with, tone_corpus
 from tests.live import events, live, pcm, say, text
@@ -501,8 +501,8 @@ def test_batches_of_waveforms_and_made_up_batches_have_conditions(bilingual: Pat
 
 def test_a_rank_without_utterances_takes_part_in_the_gradients_of_the_prompt() -> None:
     model = fresh()
-    task: Any = SimpleNamespace(model=model, device=torch.device("cpu"))
-    RecognitionTask._stand_in(task).sum().backward()
+    trainable: Any = SimpleNamespace(model=model)
+    TrainableRecognizer.idle(trainable).sum().backward()
     gradients = [weight.grad for weight in model.parameters()]
     assert all(gradient is not None and not gradient.any() for gradient in gradients)
 

@@ -190,9 +190,9 @@ def test_settings_that_do_not_affect_the_result_may_change(killed: Path, tones: 
 
 def write_ids(folder: Path) -> None:
     """Write the ids of the utterances of each optimizer step."""
-    from asr.training.task import RecognitionTask
+    from asr.training.task import TrainingTask
 
-    compute = RecognitionTask.training_step
+    compute = TrainingTask.training_step
 
     def compute_and_write(task: Any, batch: Any, batch_idx: int) -> Any:
         loss = compute(task, batch, batch_idx)
@@ -201,7 +201,7 @@ def write_ids(folder: Path) -> None:
             file.write("".join(f"{utterance.id}\n" for utterance in batch.utterances))
         return loss
 
-    RecognitionTask.training_step = compute_and_write  # type: ignore[method-assign]
+    TrainingTask.training_step = compute_and_write  # type: ignore[method-assign]
 
 
 def remove_ids_after_checkpoint(folder: Path, run_dir: Path) -> None:
@@ -351,13 +351,13 @@ def test_checkpoints_can_be_due_after_minutes_instead_of_steps(tones: Path, tmp_
 
 def write_weights(folder: Path) -> None:
     """Write the weights after each optimizer step."""
-    from asr.training.task import RecognitionTask
+    from asr.training.task import TrainingTask
 
     def write(task: Any, *_: Any) -> None:
         weights = {name: tensor.clone() for name, tensor in task.model.state_dict().items()}
         torch.save(weights, folder / f"{task.global_step}.pt")
 
-    RecognitionTask.on_train_batch_end = write  # type: ignore[method-assign]
+    TrainingTask.on_train_batch_end = write  # type: ignore[method-assign]
 
 
 def test_the_bundle_contains_the_moving_average(tones: Path, tmp_path: Path) -> None:
@@ -395,7 +395,7 @@ def die_in(where: str) -> None:
         pytest.param("asr.run.folder.save_config", marks=pytest.mark.slow),
         # The new checkpoint is written, but no older one is removed.
         pytest.param("asr.training.checkpointing.superfluous", marks=pytest.mark.slow),
-        pytest.param("asr.training.task.count_errors", marks=pytest.mark.slow),  # killed in the first validation
+        pytest.param("asr.objective.recognition_validation.count_errors", marks=pytest.mark.slow),  # killed in the first validation
         pytest.param("asr.run.outcome.make_bundle", marks=pytest.mark.slow),
         "asr.checkpoint.bundle._swap",  # the bundle is complete beside its final path
         pytest.param("asr.run.outcome.test_bundle", marks=pytest.mark.slow),

@@ -23,14 +23,24 @@ from asr.evaluation.counts import count_utterances
 from asr.evaluation.ranking import holm
 from asr.evaluation.result import Evaluation
 from asr.evaluation.utterances import Scored
-from asr.run.events import Bundled, EndedEarly, Event, EventsFile, Progress, Started, TextStarted, Validated, Warned
+from asr.run.events import Bundled, EndedEarly, Event, EventsFile, Progress, Started, Validated, Warned
 from asr.runs import main
 from asr.text.numbers import interval, percent, points, probability
 from tests.conftest import ROOT, resolved
 from tests.refusals import refused
 from tests.scoring import scored, simulated
 
-START = Started(0, "Conformer", 2_628_237, 29, 712, 0.99, 9, "", "", "", "")
+START = Started(
+    0,
+    "Conformer",
+    {"parameters": 2_628_237, "tokens": 29},
+    {"utterances": 712, "hours": 0.99},
+    {"utterances": 9},
+    "",
+    "",
+    "",
+    "",
+)
 FINISHED = (START, Progress(100, 1, 100, 100, 100), Bundled())
 TITLES = ["run", "state", "valid WER %", "test WER %", "test to best", "test corrected p", "time", "parameters"]
 
@@ -263,7 +273,23 @@ def test_runs_are_found_up_to_three_levels_deep_once_each(tmp_path: Path, capsys
 
 
 def test_a_language_model_has_a_row_without_error_rates(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    run_dir = make_run(tmp_path / "lm", events=[TextStarted(0, "LSTM", 1_000, 29, 5, 20, 2, "", "", "", ""), Bundled()])
+    run_dir = make_run(
+        tmp_path / "lm",
+        events=[
+            Started(
+                0,
+                "LSTM",
+                {"parameters": 1_000, "tokens": 29},
+                {"sentences": 5, "words": 20},
+                {"sentences": 2},
+                "",
+                "",
+                "",
+                "",
+            ),
+            Bundled(),
+        ],
+    )
     (run_dir / "results.json").write_text(json.dumps({"test": {"per_word": 30.0, "words": 20}}))
     [row], _ = table(capsys, tmp_path)
     assert (row["state"], row["parameters"], "test WER %" in row) == ("finished", "1,000", False)

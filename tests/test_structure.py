@@ -14,7 +14,7 @@ import yaml
 
 from asr import build
 from asr.contract.settings import Component, check_settings, components, without_files
-from asr.run.language_model_settings import LanguageModelSettings
+from asr.objective.language_model import LanguageModelSettings
 from asr.run.settings import RunSettings, read_run_settings
 from asr.settings.plugins import OURS
 from asr.settings.read import Kind, as_mapping, entries
@@ -39,6 +39,7 @@ LAYERS = [
     ["checkpoint"],
     ["interchange"],
     ["run"],
+    ["objective"],
     ["publishing", "bulk"],
     ["cli", "contract", "diagnosis"],
     ["report"],
@@ -251,7 +252,8 @@ def sections(cls: type) -> Iterator[type]:
     "cls", dict.fromkeys([*sections(RunSettings), *sections(LanguageModelSettings)]), ids=lambda cls: cls.__name__
 )
 def test_each_setting_is_documented_and_has_a_rule(cls: type) -> None:
-    documented = set(re.findall(r"^ +(\w+): ", inspect.getdoc(cls) or "", re.MULTILINE))
+    docs = [inspect.getdoc(base) or "" for base in cls.__mro__]
+    documented = set(re.findall(r"^ +(\w+): ", "\n".join(docs), re.MULTILINE))
     for entry in entries(cls):
         assert entry.field in documented or entry.kind is Kind.INLINE
         assert (entry.rule is not None) == (entry.kind is Kind.SETTING)

@@ -44,7 +44,14 @@ def run_dir(tones: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 ORIGIN = ("", "", "", "")  # command, code, libraries and machine
-START = Started(0, "Conformer", 2_628_237, 29, 712, 0.99, 9, *ORIGIN)
+START = Started(
+    0,
+    "Conformer",
+    {"parameters": 2_628_237, "tokens": 29},
+    {"utterances": 712, "hours": 0.99},
+    {"utterances": 9},
+    *ORIGIN,
+)
 
 
 def add_events(run_dir: Path, *events: tuple[float, Event]) -> None:
@@ -226,7 +233,14 @@ def test_the_recorded_events_describe_the_run(run_dir: Path, tones: Path) -> Non
     parameters = sum(parameter.numel() for parameter in recognizer.model.parameters())
     hours = sum(utterance.duration for utterance in read_manifest(tones / "train.jsonl")) / 3600
     vocab_size = recognizer.model.tokenizer.vocab_size
-    start = Started(0, "Conformer", parameters, vocab_size, 48, pytest.approx(hours), 8, *ORIGIN)
+    start = Started(
+        0,
+        "Conformer",
+        {"parameters": parameters, "tokens": vocab_size},
+        {"utterances": 48, "hours": pytest.approx(hours)},
+        {"utterances": 8},
+        *ORIGIN,
+    )
     assert history.latest is not None
     assert history.first == history.latest
     assert replace(history.latest, command="", code="", libraries="", machine="") == start

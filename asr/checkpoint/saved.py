@@ -14,7 +14,6 @@ DAMAGED = ".damaged"  # suffix that is added to the names of damaged checkpoints
 NEWEST = 2  # number of newest checkpoints from which a run can resume; the second is used if the first is damaged
 SELECTIONS = ("best", "last", "average_best", "average_last")  # ways to select the checkpoints of a bundle
 SIMILAR = 4.0  # checkpoints whose score is more than this multiple of the best score are not averaged
-WER, PERPLEXITY = "wer", "perplexity"  # validation metrics of recognisers and of language models; lower is better
 
 logger = logging.getLogger(__name__)
 
@@ -26,7 +25,8 @@ class SavedCheckpoint:
     Args:
         path: path of the file, named like `step=120.ckpt` or `step=120-wer=0.0397.ckpt`.
         step: number of completed optimizer steps.
-        score: score of the validation at this step: WER, as a fraction, or perplexity; None: there was no validation.
+        score: result of the validation at this step, in the objective's measure, such as the WER as a fraction; None:
+            there was no validation.
     """
 
     path: Path
@@ -34,8 +34,8 @@ class SavedCheckpoint:
     score: float | None
 
 
-def checkpoint_name(step: int, score: float | None, measure: str = WER) -> str:
-    """Return the file name of a checkpoint; `measure` is the metric of the score: WER or PERPLEXITY."""
+def checkpoint_name(step: int, score: float | None, measure: str = "wer") -> str:
+    """Return the file name of a checkpoint; `measure` is the name of the score's metric."""
     if score is None:
         return f"step={step}.ckpt"
     return f"step={step}-{measure}={score:.4f}.ckpt" if score < 1e9 else f"step={step}-{measure}={score:.4e}.ckpt"
@@ -45,7 +45,7 @@ def kept_checkpoints(folder: Path) -> list[SavedCheckpoint]:
     """List the checkpoints in a folder, oldest first."""
     checkpoints = []
     for path in folder.glob("step=*.ckpt"):
-        if match := re.fullmatch(rf"step=(\d+)(?:-(?:{WER}|{PERPLEXITY})=(\d+\.\d+(?:e\+\d+)?))?", path.stem):
+        if match := re.fullmatch(r"step=(\d+)(?:-[a-z_]+=(\d+\.\d+(?:e\+\d+)?))?", path.stem):
             checkpoints.append(SavedCheckpoint(path, int(match[1]), None if match[2] is None else float(match[2])))
     return sorted(checkpoints, key=lambda checkpoint: (checkpoint.step, checkpoint.path.name))
 

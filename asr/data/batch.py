@@ -87,6 +87,27 @@ class Batch:
         return len(self.utterances)
 
     @property
+    def ids(self) -> list[str]:
+        """Ids of the utterances."""
+        return [utterance.id for utterance in self.utterances]
+
+    @property
+    def sizes(self) -> Tensor:
+        """Number of feature frames of each view, without padding, (views * B,)."""
+        return self.feature_lengths
+
+    @property
+    def padded_size(self) -> int:
+        """Number of feature frames, including padding."""
+        return self.features.shape[0] * self.features.shape[1]
+
+    @property
+    def contents(self) -> dict[str, Any]:
+        """Features, targets and conditions, by name."""
+        features = {"features": self.features, "feature_lengths": self.feature_lengths}
+        return {**features, **self.targets, "conditions": self.conditions}
+
+    @property
     def tokens(self) -> Tensor:
         """Tokens, (B, U)."""
         return self.targets["tokens"]

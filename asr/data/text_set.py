@@ -11,7 +11,7 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
-from asr.data.batch import on_device, padded_tokens
+from asr.data.batch import on_device, padded_tokens, page_locked
 from asr.data.batch_plan import BatchBounds, BatchOrder, Plan, Speeds, plan_evaluation, plan_training
 from asr.data.epoch_plan import EpochPlan, plan_current_part
 from asr.data.mixture import each_once
@@ -61,11 +61,29 @@ class TextBatch:
     tokens: Tensor
     token_lengths: Tensor
     num_words: Tensor
+    ids: tuple[str, ...]
 
     to = on_device
+    pin_memory = page_locked
+    rejected = ()  # texts are in memory, so no text is unreadable
 
     def __len__(self) -> int:
         return len(self.tokens)
+
+    @property
+    def sizes(self) -> Tensor:
+        """Number of tokens of each sentence, including its end, (B,)."""
+        return self.token_lengths + 1
+
+    @property
+    def padded_size(self) -> int:
+        """Number of tokens, including ends and padding."""
+        return self.tokens.shape[0] * (self.tokens.shape[1] + 1)
+
+    @property
+    def contents(self) -> dict[str, Tensor]:
+        """The tensors, by name."""
+        return {"tokens": self.tokens, "token_lengths": self.token_lengths}
 
 
 @dataclass(frozen=True)
@@ -104,7 +122,8 @@ class Sentences:
     def batch(self, indices: Sequence[int]) -> TextBatch:
         """Pad the texts with these indices to a batch."""
         texts = [self.tokens[self.starts[index] : self.starts[index + 1]].long() for index in indices]
-        return TextBatch(*padded_tokens(texts), self.num_words[list(indices)])
+        ids = tuple(f"sentence {index + 1}" for index in indices)
+        return TextBatch(*padded_tokens(texts), self.num_words[list(indices)], ids)
 
     def batches(self, bounds: BatchBounds, rank: int = 0, world_size: int = 1) -> list[list[int]]:
         """Plan one rank's batches of an evaluation; over all ranks, each text occurs once."""

@@ -17,7 +17,7 @@ from asr.report.training_charts import charts, missing, smoothing
 from asr.report.training_examples import examples
 from asr.report.training_gains import gains
 from asr.report.training_manifests import manifests_section
-from asr.run.events import History, Started, StartEvent, TextStarted, read_history
+from asr.run.events import History, Started, read_history
 from asr.run.names import COMPARISON, CONFIG, EVENTS, EXAMPLES, LOG, METRICS, PROFILE, REPORT, RESULTS
 from asr.run.validation_samples import ValidationSample, read_samples
 from asr.system.files import real, write_whole_text
@@ -128,8 +128,8 @@ def _headline(record: Record) -> list[str]:
     if steps:
         detail = [f"epoch {math.ceil(history.passes):,}"] if history.passes is not None else []
         tiles.append(figure("steps", "Optimizer steps", f"{max(steps):,}", detail))
-    if history.passes is not None and isinstance(history.latest, Started):
-        hours = history.latest.train_hours
+    hours = history.latest.train.get("hours") if history.latest is not None else None
+    if history.passes is not None and hours is not None:
         audio = f"about {number(round(history.passes * hours, 1))} h"
         times = f"{number(round(history.passes, 2))} times {number(round(hours, 2))} h"
         tiles.append(figure("audio", "Audio trained on", audio, [times]))
@@ -192,7 +192,7 @@ def _facts(record: Record) -> list[tuple[str, str]]:
     if start is not None:
         origin = {"Command": start.command, "Code": start.code, "Libraries": start.libraries, "Machine": start.machine}
         pairs += [(name, text) for name, text in origin.items() if text]
-    if isinstance(start, Started) and start.shared_texts:
+    if start is not None and start.shared_texts:
         pairs.append(("Test", f"{counted(start.shared_texts, 'utterance')} with a text of the training set"))
     if record.history.began is not None:
         pairs.append(("Begun", f"{datetime.fromtimestamp(record.history.began, UTC):%Y-%m-%d %H:%M} UTC"))
@@ -203,22 +203,16 @@ def _facts(record: Record) -> list[tuple[str, str]]:
     return pairs
 
 
-def _sizes(start: StartEvent | None) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
+def _sizes(start: Started | None) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
     """Describe the model, and the amount of training and validation data."""
-    match start:
-        case Started():
-            net, hours = start.encoder, number(round(start.train_hours, 2))
-            trained, validated = (
-                f"{start.train_utterances:,} utterances, {hours} h",
-                f"{start.valid_utterances:,} utterances" if start.valid_utterances else "nothing: corpus.valid is []",
-            )
-        case TextStarted():
-            net, validated = start.net, f"{start.valid_sentences:,} sentences"
-            trained = f"{start.train_sentences:,} sentences, {start.train_words:,} words"
-        case None:
-            return [], []
-    model = f"{net}, {start.parameters:,} parameters, {start.tokens:,} tokens"
-    return [("Model", model)], [("Trained on", trained), ("Validated on", validated)]
+    if start is None:
+        return [], []
+    model, trained, validated = (
+        ", ".join(f"{number(round(size, 2))} {'h' if unit == 'hours' else unit}" for unit, size in sizes.items())
+        for sizes in (start.model, start.train, start.valid)
+    )
+    data = [("Trained on", trained), ("Validated on", validated or "nothing: corpus.valid is []")]
+    return [("Model", f"{start.net}, {model}")], data
 
 
 def _notes(record: Record) -> list[str]:

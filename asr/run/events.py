@@ -15,67 +15,35 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, get_origin
 
 from asr.run import names
 
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """The training of a recogniser starts or resumes.
+    """A training starts or resumes.
 
     Args:
         step: completed optimizer steps; 0 in a new run.
-        encoder: class of the encoder.
-        parameters: number of parameters.
-        tokens: vocab_size.
-        train_utterances: number of training utterances in the manifest.
-        train_hours: hours of training audio in the manifest, at speed 1.0.
-        valid_utterances: number of validation utterances in the manifest.
+        net: class of the trained network.
+        model: sizes of the model by unit: `parameters`, `tokens`.
+        train: sizes of the training set by unit: `utterances` and `hours` (at speed 1.0), or `sentences` and `words`.
+        valid: sizes of the validation set by unit; {} without a validation.
         command, code, libraries, machine: fields of `Provenance`.
         shared_texts: number of test utterances with a training text; 0 for a corpus that is too large to compare.
     """
 
     step: int
-    encoder: str
-    parameters: int
-    tokens: int
-    train_utterances: int
-    train_hours: float
-    valid_utterances: int
+    net: str
+    model: dict[str, float]
+    train: dict[str, float]
+    valid: dict[str, float]
     command: str
     code: str
     libraries: str
     machine: str
     shared_texts: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class TextStarted:
-    """The training of a language model starts or resumes.
-
-    Args:
-        step: completed optimizer steps; 0 in a new run.
-        net: class of the model.
-        parameters: number of parameters.
-        tokens: vocab_size.
-        train_sentences: number of training sentences.
-        train_words: number of words in the training sentences.
-        valid_sentences: number of validation sentences.
-        command, code, libraries, machine: fields of `Provenance`.
-    """
-
-    step: int
-    net: str
-    parameters: int
-    tokens: int
-    train_sentences: int
-    train_words: int
-    valid_sentences: int
-    command: str
-    code: str
-    libraries: str
-    machine: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,11 +105,9 @@ class Bundled:
     """The training is complete, and the bundle is written."""
 
 
-StartEvent = Started | TextStarted
-Event = StartEvent | Progress | Validated | Warned | EndedEarly | Bundled
+Event = Started | Progress | Validated | Warned | EndedEarly | Bundled
 EVENTS: dict[str, Callable[..., Event]] = {
     "start": Started,
-    "text_start": TextStarted,
     "progress": Progress,
     "validation": Validated,
     "warning": Warned,
@@ -208,8 +174,8 @@ class History:
         damaged: number of unreadable lines.
     """
 
-    first: StartEvent | None = None
-    latest: StartEvent | None = None
+    first: Started | None = None
+    latest: Started | None = None
     began: float | None = None
     starts: int = 0
     wall_seconds: float | None = None
@@ -235,7 +201,7 @@ def read_history(path: Path) -> History:
             history.damaged += 1
             continue
         match event:
-            case Started() | TextStarted():
+            case Started():
                 history.first, history.latest = history.first or event, event
                 history.began = moment if history.began is None else history.began
                 history.starts += 1
@@ -275,6 +241,8 @@ def _read(line: bytes) -> tuple[float, Event]:
             raise ValueError(f"{other!r} is not an event")
     for entry in fields(event):
         kind: Any = (int, float) if entry.type is float else entry.type
+        if get_origin(kind) is dict:
+            kind = dict
         if not isinstance(value := getattr(event, entry.name), kind):
             raise TypeError(f"{entry.name} must be {kind}; got {value!r}")
     return moment, event

@@ -25,7 +25,7 @@ from asr.evaluation.comparison import before_and_after, compare
 from asr.evaluation.counts import count_utterances
 from asr.evaluation.result import Evaluation, evaluate
 from asr.evaluation.word_errors import total
-from asr.run.events import Bundled, EventsFile, Started, StartEvent, read_history
+from asr.run.events import Bundled, EventsFile, Started, read_history
 from asr.run.initialization import Initialization
 from asr.run.names import COMPARISON, COUNTS, EVENTS, RESULTS
 from asr.run.settings import RunSettings
@@ -117,8 +117,8 @@ def check_learnt(results: Mapping[str, Evaluation], max_wer: float) -> None:
     logger.info("training utterances are memorised: %s", errors)
 
 
-def best_wer(run_dir: Path) -> float | None:
-    """Return the lowest WER among the stored checkpoints; None: no checkpoint was validated."""
+def best_score(run_dir: Path) -> float | None:
+    """Return the lowest score among the stored checkpoints; None: no checkpoint was validated."""
     best = by_score(kept_checkpoints(run_dir / CHECKPOINTS))
     return best[0].score if best else None
 
@@ -154,7 +154,7 @@ def make_bundle(run_dir: Path, settings: RunSettings, start: "Initialization | N
     return run_dir / BUNDLE
 
 
-def _origin(start: StartEvent | None) -> dict[str, str]:
+def _origin(start: Started | None) -> dict[str, str]:
     """Return the code, the libraries and the machine of a run.
 
     Command, date and time are only in the log, the report and the events, so that a repeated command makes the same
@@ -259,7 +259,7 @@ def write_results(bundle: Path, results: Mapping[str, Evaluation], gains: Mappin
     """
     lines = [f"| {_cell(name)} | {gains.get(name, evaluation.summary())} |" for name, evaluation in results.items()]
     start = read_history(bundle.parent / EVENTS).latest
-    shared = start.shared_texts if isinstance(start, Started) else 0
+    shared = start.shared_texts if start is not None else 0
     note = f"\n{counted(shared, 'test utterance')} with a text of the training set.\n" if shared else ""
     card = (bundle / CARD).read_text(encoding="utf-8")
     table = "\n".join(["## Tests", "", "| manifest | result |", "|---|---|", *lines])

@@ -5,9 +5,8 @@ import logging
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -27,11 +26,10 @@ from asr.data.token_counts import TokenCounts, stored_counts
 from asr.data.utterances import Utterances
 from asr.errors import InputError
 from asr.run import folder
-from asr.run.events import Started
 from asr.run.initialization import Initialization, start_of
-from asr.run.names import EXAMPLES, FAULTS
+from asr.run.names import EXAMPLES
 from asr.run.resume import changes, find_resume, run_settings
-from asr.run.run_state import RunState, enter_run
+from asr.run.run_state import PreparedRun, enter_run
 from asr.run.settings import RunSettings
 from asr.run.validation_samples import SamplesFile, choose_samples
 from asr.settings.read import as_mapping
@@ -51,35 +49,27 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Prepared:
-    """Everything that a run prepares before it creates the model.
+class Prepared(PreparedRun):
+    """Everything that a recogniser's run prepares before it creates the model.
+
+    The normaliser in the settings of a resumed run may be an earlier version of the given one.
 
     Args:
-        settings: settings of the run; the normaliser of a resumed run may be an earlier version of the given one.
-        state: state of the run.
         corpus: corpus to train on.
         tokenizer: fitted tokenizer.
         features: fitted features.
         labels: fitted labels of the prompt.
         augmentation: augmentation of the training utterances.
-        extra: data that a checkpoint contains in addition to the weights.
         start: the initial model; None: random weights.
     """
 
     settings: RunSettings
-    state: RunState
     corpus: Corpus
     tokenizer: "Tokenizer"
     features: "Features"
     labels: "Labels"
     augmentation: "Augmentation"
-    extra: dict[str, Any]
     start: Initialization | None
-
-    @property
-    def faults(self) -> Path:
-        """The folder for batches whose loss is not finite."""
-        return self.state.run_dir / FAULTS
 
     def initialize(self, model: "Model") -> frozenset[str] | None:
         """Load the weights of the initial model, if any, into a new model.
@@ -130,8 +120,9 @@ class Prepared:
         shared = num_shared_texts(corpus.train.texts, tests) if len(corpus.train) <= MAX_COMPARED else 0
         if shared:
             logger.info(describe_shared(shared, len(tests)))
-        started = partial(Started, shared_texts=shared)
-        self.state.record_start(started, name, parameters, tokens, len(corpus.train), hours, len(corpus.valid))
+        trained = {"utterances": len(corpus.train), "hours": hours}
+        validated = {"utterances": len(corpus.valid)} if corpus.valid else {}
+        self.state.record_start(name, {"parameters": parameters, "tokens": tokens}, trained, validated, shared)
 
     def validation_samples(self, utterances: "Sequence[Utterance]") -> SamplesFile:
         """Open the file of validation samples; remove samples of validations that will be repeated."""
@@ -197,7 +188,7 @@ def prepare(settings: RunSettings, rank: int, world_size: int) -> Prepared:
     state = enter_run(settings, compared_settings, resume, changed, rank, world_size)
     base = base_config(start.fingerprint, start.source) if start and ADAPTER in components else None
     extra = checkpoint_extra(components, files, base=base)
-    return Prepared(settings, state, corpus, tokenizer, features, labels, augmentation, extra, start)
+    return Prepared(settings, state, extra, corpus, tokenizer, features, labels, augmentation, start)
 
 
 def own_tensors(model: nn.Module) -> frozenset[str]:

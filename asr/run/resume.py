@@ -142,7 +142,8 @@ def changes_but_for(free: Sequence[str], old: Mapping[str, Any], new: Mapping[st
 def _in_the_settings_of_today(settings: Mapping[str, Any]) -> dict[str, Any]:
     defaults = run_defaults()
     known = (*defaults, *COMPONENTS, *CHOSEN_COMPONENTS, "corpus", "world_size", "manifests", "fitted")
-    today = {**defaults, **{key: value for key, value in settings.items() if key in known}}
+    older = {"objective": {"name": "recognition"}}  # sections that runs of earlier versions lack
+    today = {**older, **defaults, **{key: value for key, value in settings.items() if key in known}}
     for section, of_section in defaults.items():
         if isinstance(of_section, Mapping) and isinstance(today[section], Mapping):
             given = today[section].items()

@@ -11,11 +11,10 @@ from asr.checkpoint.saved import put_aside
 from asr.data.position import Position, start_of_epoch
 from asr.data.training_set import RunBounds
 from asr.run import folder
-from asr.run.events import EventsFile, StartEvent
-from asr.run.language_model_settings import LanguageModelSettings
+from asr.run.events import EventsFile, Started
 from asr.run.provenance import provenance
 from asr.run.resume import Resume, Run, check_allowed
-from asr.run.settings import RunSettings
+from asr.run.settings import TrainingSettings
 from asr.settings.read import as_mapping
 
 logger = logging.getLogger(__name__)
@@ -23,7 +22,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class RunState:
-    """State of a run before its next step, for recognisers and language models.
+    """State of a run before its next step.
 
     Args:
         run_dir: the run folder.
@@ -58,24 +57,45 @@ class RunState:
         run_id = self.resume.run.id if self.resume else secrets.token_hex(8)
         return Run(self.settings, total_steps(self.position, self.step, bounds), run_id)
 
-    def record_start(self, event: Callable[..., StartEvent], name: str, *sizes: float) -> None:
+    def record_start(
+        self,
+        net: str,
+        model: Mapping[str, float],
+        train: Mapping[str, float],
+        valid: Mapping[str, float],
+        shared_texts: int = 0,
+    ) -> None:
         """Begin the run's log with command, code, libraries and machine, and write the start event.
 
         Args:
-            event: class of the event.
-            name: class of the trained model.
-            sizes: sizes of model and data: the event's fields between the model's class and `command`.
+            net, model, train, valid, shared_texts: fields of the event (`Started`).
         """
         if self.writes:
             folder.begin_log()
             origin = asdict(provenance())
             for key, line in origin.items():
                 logger.info("%s: %s", key, line)
-            EventsFile(self.run_dir).append(event(self.step, name, *sizes, **origin))
+            sizes = dict(model), dict(train), dict(valid)
+            EventsFile(self.run_dir).append(Started(self.step, net, *sizes, **origin, shared_texts=shared_texts))
+
+
+@dataclass(frozen=True)
+class PreparedRun:
+    """Everything that a run prepares before it creates the model.
+
+    Args:
+        settings: settings of the run.
+        state: state of the run.
+        extra: data that a checkpoint contains in addition to the weights.
+    """
+
+    settings: TrainingSettings
+    state: RunState
+    extra: dict[str, Any]
 
 
 def enter_run(
-    settings: RunSettings | LanguageModelSettings,
+    settings: TrainingSettings,
     compared: dict[str, Any],
     resume: Resume | None,
     changed: Mapping[str, str],

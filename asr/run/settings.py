@@ -31,7 +31,7 @@ from asr.settings.rule import (
 )
 
 # Sections of a config that only asr.build reads.
-COMPONENTS = ("features", "tokenizer", "encoder", "decode", "head", "optimizer", "schedule", "normalizer")
+COMPONENTS = ("objective", "features", "tokenizer", "encoder", "decode", "head", "optimizer", "schedule", "normalizer")
 # Sections that may be absent; augment, metric, callback and logger may have several components.
 CHOSEN_COMPONENTS = ("augment", "metric", "callback", "logger", "adapter", "prompt")
 
@@ -209,46 +209,55 @@ class TrainerSettings:
 
 
 @dataclass(frozen=True)
-class RunSettings:
-    """All settings of a run.
+class TrainingSettings:
+    """Settings of a run with any objective.
 
     Args:
-        corpus: section.
         components: the sections of the components, by name; only asr.build reads them.
         plugins: packages outside of asr that contain components.
         seed: seed of all random numbers.
         run_dir: folder of the run.
         num_threads: number of threads of the training process on a CPU.
-        init: section.
-        data: section.
         checkpoint: section.
         resume: section.
-        gradient_checkpointing: whether activations are computed twice instead of stored.
-        compile_blocks: whether the blocks of the encoder are compiled.
         ema: section.
-        debug: section.
-        doctor: section.
         early_stopping: section.
         trainer: section.
     """
 
-    corpus: CorpusSettings
     components: Annotated[Mapping[str, Any], REST]
     plugins: Annotated[list[str], NAMES]
     seed: Annotated[int, whole(0, 2**32 - 1)]
     run_dir: Annotated[str, FOLDER]
     num_threads: Annotated[int, THREADS]
-    init: InitSettings
-    data: DataSettings
     checkpoint: CheckpointSettings
     resume: ResumeSettings
-    gradient_checkpointing: Annotated[bool, SWITCH]
-    compile_blocks: Annotated[bool, SWITCH]
     ema: EmaSettings
-    debug: DebugSettings
-    doctor: DoctorSettings
     early_stopping: EarlyStoppingSettings
     trainer: TrainerSettings
+
+
+@dataclass(frozen=True)
+class RunSettings(TrainingSettings):
+    """All settings of a run on speech, conf/train.yaml; the others are those of `TrainingSettings`.
+
+    Args:
+        corpus: section.
+        init: section.
+        data: section.
+        gradient_checkpointing: whether activations are computed twice instead of stored.
+        compile_blocks: whether the blocks of the encoder are compiled.
+        debug: section.
+        doctor: section.
+    """
+
+    corpus: CorpusSettings
+    init: InitSettings
+    data: DataSettings
+    gradient_checkpointing: Annotated[bool, SWITCH]
+    compile_blocks: Annotated[bool, SWITCH]
+    debug: DebugSettings
+    doctor: DoctorSettings
 
     def __post_init__(self) -> None:
         check_sections("conf/train.yaml", self.components, COMPONENTS, CHOSEN_COMPONENTS)

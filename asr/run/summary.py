@@ -99,7 +99,7 @@ def summarize(run_dir: Path, name: str) -> RunSummary:
         counts,
         history.best_wer,
         history.wall_seconds,
-        history.latest.parameters if history.latest else None,
+        int(history.latest.model["parameters"]) if history.latest else None,
     )
 
 

@@ -2,7 +2,7 @@
 
 import logging
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
@@ -11,30 +11,26 @@ from lightning.pytorch.callbacks import EMAWeightAveraging, LambdaCallback
 from torch.optim.swa_utils import AveragedModel
 
 from asr.build import several
-from asr.checkpoint.saved import PERPLEXITY
 from asr.contract.callbacks import check_state
-from asr.data.batch import Batch
 from asr.data.token_frequencies import frequency_loss
 from asr.errors import InputError
+from asr.objective.parts import Measure
 from asr.recognition.model import Model
 from asr.run.learning_rate import planned_rates
 from asr.text.numbers import counted, percent
 from asr.training.compiled_blocks import CompiledBlocks, Inductor
 from asr.training.frozen import Frozen
+from asr.training.gradient_checkpointing import recompute_blocks
 from asr.training.lightning_internals import moving_average, validate
 from asr.training.memory_check import LargestBatchFirst
 from asr.training.profile import Profile
-from asr.training.progress import scored
 from asr.training.sharding import divide_weights, gather_weights, is_sharded, load_weights, whole
 
 if TYPE_CHECKING:
-    from asr.data.text_set import TextBatch
-    from asr.run.language_model_settings import LanguageModelSettings
     from asr.run.preparation import Prepared
-    from asr.run.settings import RunSettings
-    from asr.training.data_module import SpeechData
-    from asr.training.task import RecognitionTask
-    from asr.training.tasks import TrainingTask
+    from asr.run.run_state import PreparedRun
+    from asr.training.data_module import TrainingData
+    from asr.training.task import TrainingTask
 
 
 logger = logging.getLogger(__name__)
@@ -111,18 +107,18 @@ class Patience(pl.callbacks.EarlyStopping):
         measure: metric of validations.
     """
 
-    def __init__(self, patience: int, measure: str) -> None:
+    def __init__(self, patience: int, measure: Measure) -> None:
         self._measure = measure
         self._is_reported = False  # whether a validation without a finite value was logged
-        super().__init__(f"valid/{measure}", mode="min", patience=patience, check_on_train_epoch_end=False)
+        super().__init__(f"valid/{measure.name}", mode="min", patience=patience, check_on_train_epoch_end=False)
 
     @property
     def reason(self) -> str | None:
         """Why the training has stopped; None if it has not stopped for lack of improvement."""
         if self.wait_count < self.patience:
             return None
-        name, best = scored(self._measure, float(self.best_score), 2)
-        return f"no better {name} than {best} in {counted(self.patience, 'validation')} (early_stopping.patience)"
+        best = f"{self._measure.title} than {self._measure.write(float(self.best_score), 2)}"
+        return f"no better {best} in {counted(self.patience, 'validation')} (early_stopping.patience)"
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Stop immediately if the run had stopped before it was resumed."""
@@ -135,9 +131,9 @@ class Patience(pl.callbacks.EarlyStopping):
             super().on_validation_end(trainer, pl_module)
         elif not self._is_reported:
             self._is_reported = True
-            name, _ = scored(self._measure, score)
             cause = "for example because the references have no words"
-            logger.warning("early stopping ignores validations whose %s is not finite; got %s, %s", name, score, cause)
+            title = self._measure.title
+            logger.warning("early stopping ignores validations whose %s is not finite; got %s, %s", title, score, cause)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Restore the state of a checkpoint, except the patience, which comes from the settings."""
@@ -191,29 +187,39 @@ class StuckAtFrequencies(pl.Callback):
             logger.warning("after the warm-up, the model has %s. Likely causes: %s.", losses, CAUSES)
 
 
-def besides_steps(
-    trainer: pl.Trainer, settings: "RunSettings", prepared: "Prepared", task: "RecognitionTask", data: "SpeechData"
+def speech_callbacks(
+    trainer: pl.Trainer, prepared: "Prepared", task: "TrainingTask", data: "TrainingData"
 ) -> list[pl.Callback]:
-    """Make the callbacks of a training run, in the order in which they are called.
+    """Make the callbacks of a training on speech, in the order in which they are called.
 
     Args:
         trainer: trainer of the run.
-        settings: settings of the run.
-        prepared: the run's folder, initial model and checkpoint.
+        prepared: the run's settings, folder, initial model and checkpoint.
         task: the task to train.
         data: the data to train on.
     """
-    by_frequency = partial(frequency_loss, prepared.corpus.train, task.model.reference.encode)
-    stuck = [StuckAtBlank(), StuckAtFrequencies(settings.components, by_frequency)]
-    callbacks = [*step_callbacks(settings, task.model, data.worst_batches), *stuck]
+    settings, model = prepared.settings, cast(Model, task.model)
+    if settings.gradient_checkpointing:
+        recompute_blocks(model.encoder)
+    callbacks: list[pl.Callback] = [Frozen(model, settings.init.frozen, settings.init.frozen_steps)]
+    callbacks.append(LargestBatchFirst(data.worst_batches))
+    if settings.compile_blocks:
+        callbacks.append(CompiledBlocks(model.encoder, Inductor()))
+    by_frequency = partial(frequency_loss, prepared.corpus.train, model.reference.encode)
+    callbacks += [StuckAtBlank(), StuckAtFrequencies(settings.components, by_frequency)]
     if prepared.start is not None and prepared.state.resume is None and prepared.corpus.valid:
         callbacks.append(LambdaCallback(on_train_start=lambda trainer, task: validate(trainer)))
-    callbacks += _weights(trainer, settings.ema.decay)
-    if settings.early_stopping.patience is not None:
-        callbacks.append(Patience(settings.early_stopping.patience, task.measure))
+    callbacks += _weights_and_patience(trainer, prepared, task)
     if settings.debug.profile_batches is not None:
         callbacks.append(Profile(prepared.state.run_dir, settings.debug.profile_batches))
     return callbacks + chosen_callbacks(settings.components)
+
+
+def text_callbacks(
+    trainer: pl.Trainer, prepared: "PreparedRun", task: "TrainingTask", data: "TrainingData"
+) -> list[pl.Callback]:
+    """Make the callbacks of a training on text, in the order in which they are called; arguments as for speech."""
+    return [LargestBatchFirst(data.worst_batches), *_weights_and_patience(trainer, prepared, task)]
 
 
 def chosen_callbacks(components: Mapping[str, Any]) -> list[pl.Callback]:
@@ -232,33 +238,12 @@ def chosen_callbacks(components: Mapping[str, Any]) -> list[pl.Callback]:
     return list(callbacks.values())
 
 
-def besides_text_steps(
-    trainer: pl.Trainer, settings: "LanguageModelSettings", largest: "Callable[[], Sequence[TextBatch]]"
-) -> list[pl.Callback]:
-    """Make the callbacks for training a language model, in the order in which they are called."""
-    callbacks: list[pl.Callback] = [LargestBatchFirst(largest)]
-    callbacks += _weights(trainer, settings.ema.decay)
-    if settings.early_stopping.patience is not None:
-        callbacks.append(Patience(settings.early_stopping.patience, PERPLEXITY))
-    return callbacks
-
-
-def _weights(trainer: pl.Trainer, decay: float | None) -> list[pl.Callback]:
-    """Make the callbacks that provide the weights for validations."""
+def _weights_and_patience(trainer: pl.Trainer, prepared: "PreparedRun", task: "TrainingTask") -> list[pl.Callback]:
+    """Make the callbacks that provide the weights for validations, and the early stop."""
+    decay, patience = prepared.settings.ema.decay, prepared.settings.early_stopping.patience
+    callbacks: list[pl.Callback] = []
     if is_sharded(trainer):
-        return [WholeInValidation() if decay is None else moving_average(decay, ShardedAverage)]
-    return [] if decay is None else [moving_average(decay)]
-
-
-def step_callbacks(settings: "RunSettings", model: Model, largest: Callable[[], Sequence[Batch]]) -> list[pl.Callback]:
-    """Make the callbacks, in the order in which they must run.
-
-    `largest` makes this process's part of the largest batches.
-    """
-    callbacks: list[pl.Callback] = [
-        Frozen(model, settings.init.frozen, settings.init.frozen_steps),
-        LargestBatchFirst(largest),
-    ]
-    if settings.compile_blocks:
-        callbacks.append(CompiledBlocks(model.encoder, Inductor()))
-    return callbacks
+        callbacks = [WholeInValidation() if decay is None else moving_average(decay, ShardedAverage)]
+    elif decay is not None:
+        callbacks = [moving_average(decay)]
+    return callbacks + ([] if patience is None else [Patience(patience, task.measure)])

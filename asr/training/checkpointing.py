@@ -20,7 +20,7 @@ from asr.training.signals import Stopped, StopRequest
 
 if TYPE_CHECKING:
     from asr.run.settings import CheckpointSettings
-    from asr.training.tasks import TrainingTask
+    from asr.training.task import TrainingTask
 
 
 class Saving(pl.callbacks.Checkpoint):

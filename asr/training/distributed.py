@@ -85,6 +85,31 @@ def gather(trainer: "Trainer", own: list[Result]) -> list[Result]:
     return [result for of_rank in of_ranks for result in of_rank]
 
 
+class TrainerProcesses:
+    """The processes of a trainer (`asr.objective.parts.Processes`).
+
+    Args:
+        trainer: trainer of the run.
+    """
+
+    def __init__(self, trainer: "Trainer") -> None:
+        self._trainer = trainer
+        self.is_first = bool(trainer.is_global_zero)
+        self.device = trainer.strategy.root_device
+
+    def add_up(self, values: "Tensor") -> "Tensor":
+        """Sum a tensor over all processes."""
+        return add_up(self._trainer, values)
+
+    def gather(self, own: list[Result]) -> list[Result]:
+        """Concatenate the lists of all processes in the order of ranks."""
+        return gather(self._trainer, own)
+
+    def fail_together(self, message: str) -> NoReturn:
+        """Stop all processes; the first process reports the error."""
+        fail_together(self._trainer, message)
+
+
 def fail_together(trainer: "Trainer", message: str) -> NoReturn:
     """Stop all processes; the first process reports the error. All processes must call this function.
 

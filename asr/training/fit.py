@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from asr.run.resume import Resume
     from asr.run.run_state import RunState
     from asr.run.settings import TrainerSettings
-    from asr.training.tasks import TrainingTask
+    from asr.training.task import TrainingTask
 
 LOST_WORKER = (ConnectionError, EOFError, FileNotFoundError)  # errors of a lost worker, in addition to torch's own
 SHORTENING = (

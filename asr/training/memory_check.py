@@ -9,9 +9,7 @@ import torch
 from lightning_utilities.core.apply_func import apply_to_collection
 from torch import Tensor
 
-from asr.data.batch import Batch
-from asr.data.text_set import TextBatch
-from asr.interfaces import Features
+from asr.objective.parts import TrainedBatch
 
 logger = logging.getLogger(__name__)
 
@@ -26,7 +24,7 @@ class LargestBatchFirst(pl.callbacks.Callback):
         largest: makes this process's part of the largest batches; all processes must make equal numbers of batches.
     """
 
-    def __init__(self, largest: Callable[[], Sequence[Batch | TextBatch]]) -> None:
+    def __init__(self, largest: Callable[[], Sequence[TrainedBatch]]) -> None:
         self._largest = largest
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: Any) -> None:
@@ -42,7 +40,7 @@ class LargestBatchFirst(pl.callbacks.Callback):
                 moved = batch.to(device)
                 for last in (False, True):
                     with trainer.precision_plugin.train_step_context():
-                        loss = pl_module.losses(moved)["loss"].sum()
+                        loss = pl_module.losses(moved).loss.sum()
                     loss.backward()
                     if not last:
                         optimizer.step()
@@ -59,13 +57,3 @@ class LargestBatchFirst(pl.callbacks.Callback):
 
 def _copy_on_cpu(tensor: Tensor) -> Tensor:
     return tensor.detach().cpu().clone()  # a copy on the device would distort the trial
-
-
-def describe(batch: Batch, features: Features) -> str:
-    """Describe the size of a batch in the units of the settings that limit it."""
-    if len(batch) == 0:
-        return "an empty batch"
-    seconds = batch.features.shape[1] * features.hop / features.sample_rate
-    views = len(batch.features) // len(batch)
-    shape = f"{len(batch)} utterances x {f'{views} views x ' if views > 1 else ''}{batch.features.shape[1]} frames"
-    return f"{shape} ({seconds:.1f} s each, {len(batch) * seconds:.0f} s in all, {batch.tokens.shape[1]} tokens)"

@@ -16,7 +16,7 @@ from torch.utils.tensorboard.summary import hparams
 from asr.run.names import EXAMPLES
 from asr.run.validation_samples import ValidationSample, read_samples
 from asr.system.files import write_whole_text
-from asr.training.tasks import TrainingTask
+from asr.training.task import TrainingTask
 
 
 class MetricsFile(Logger):
@@ -99,7 +99,7 @@ class TensorBoardTexts(pl.Callback):
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Write the settings; TensorBoard compares runs by the metric of their validations."""
         if trainer.is_global_zero:
-            metric = f"valid/{cast(TrainingTask, pl_module).measure}"
+            metric = f"valid/{cast(TrainingTask, pl_module).measure.name}"
             for summary in hparams(dict(_flat(self._resolved)), {metric: 0.0}):
                 self._logger.experiment.file_writer.add_summary(summary)
 

@@ -11,21 +11,19 @@ from typing import TYPE_CHECKING, Any, cast
 import lightning.pytorch as pl
 from lightning.pytorch.callbacks import Callback, RichProgressBar
 
-from asr.checkpoint.saved import WER
-from asr.evaluation.perplexity import written
+from asr.objective.parts import Measure
 from asr.run.events import EventsFile, Progress, Validated
 from asr.run.names import LOSS_OF, VALID_LOSS_OF, VALID_WER_OF
 from asr.text.numbers import duration, percent
 from asr.training.lightning_internals import batches_begun
-from asr.training.tasks import LineSums
+from asr.training.task import LineSums, speed_of
 
 if TYPE_CHECKING:
-    from asr.training.tasks import TrainingTask
+    from asr.training.task import TrainingTask
 
 logger = logging.getLogger(__name__)
 
 LINE_SECONDS = 30  # time between two log lines within an epoch
-AUDIO, TOKENS = "train/audio_seconds_per_second", "train/tokens_per_second"  # a task logs one of the two
 
 
 def progress_callbacks(run_dir: Path) -> list[Callback]:
@@ -43,11 +41,11 @@ class Bar(RichProgressBar):
     def get_metrics(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> dict[str, Any]:
         """Return the metrics shown beside the bar, under short names."""
         metrics: dict[str, Any] = dict(super().get_metrics(trainer, pl_module))
-        shown = {"loss": metrics.get("train/loss"), "audio s/s": metrics.get(AUDIO), "tokens/s": metrics.get(TOKENS)}
-        measure = cast("TrainingTask", pl_module).measure
-        if f"valid/{measure}" in metrics:
-            name, value = scored(measure, metrics[f"valid/{measure}"])
-            shown[f"valid {name}"] = value
+        task = cast("TrainingTask", pl_module)
+        rate, measure = task.trainable.rate, task.measure
+        shown = {"loss": metrics.get("train/loss"), f"{rate.title}/s": metrics.get(speed_of(rate.name))}
+        if f"valid/{measure.name}" in metrics:
+            shown[f"valid {measure.title}"] = measure.write(metrics[f"valid/{measure.name}"], 1)
         return {name: value for name, value in shown.items() if value is not None}
 
 
@@ -88,10 +86,10 @@ class LogLines(Callback):
         self._last = time.monotonic()
         self._is_long = self._last - self._validation_begin > LINE_SECONDS
         measure, loss, score = _measured(trainer)
-        self._score = " ".join(scored(measure, score))
+        self._score = f"{measure.title} {measure.write(score, 1)}"
         if trainer.is_global_zero:
             finite = score if math.isfinite(score) else None
-            self._events.append(Validated(trainer.global_step, loss, **{"wer": None, measure: finite}))
+            self._events.append(Validated(trainer.global_step, loss, **{"wer": None, measure.name: finite}))
         logger.info("validation %s: %s", _place(trainer), _validation(trainer))
 
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
@@ -108,6 +106,7 @@ class LogLines(Callback):
         batch, num_batches = batches_begun(trainer), int(trainer.num_training_batches)
         total_steps = max(trainer.global_step, task.total_steps)
         progress = Progress(trainer.global_step, trainer.current_epoch + 1, batch, num_batches, total_steps)
+        rate = task.trainable.rate
         of_epochs = f" of {trainer.max_epochs}" if (trainer.max_epochs or -1) > 0 else ""
         texts = [
             f"epoch {progress.epoch}{of_epochs}{' done' if done else ''}",
@@ -115,9 +114,7 @@ class LogLines(Callback):
             f" train loss {line.mean_loss:.3f}{_by_manifest(metrics, LOSS_OF)}",
             f"learning rate {metrics['train/learning_rate']:.2e}",
             self._score,
-            f"{metrics[AUDIO]:.0f} s of audio a second"
-            if AUDIO in metrics
-            else f"{metrics[TOKENS]:.0f} tokens a second",
+            f"{metrics[speed_of(rate.name)]:.0f} {rate.title} a second",
             f"{percent(line.clipped_share, 0)} of the steps clipped",
             self._time_left(progress.step, task.total_steps),
         ]
@@ -137,17 +134,11 @@ def _place(trainer: pl.Trainer) -> str:
     return f"at step {trainer.global_step:,}" if trainer.global_step else "before the first step"
 
 
-def scored(measure: str, score: float, digits: int = 1) -> tuple[str, str]:
-    """Return the name of a validation's metric and its value, formatted for the log."""
-    return ("WER", percent(score, digits)) if measure == WER else (f"{measure} per word", written(score, digits))
-
-
 def _validation(trainer: pl.Trainer) -> str:
     measure, loss, score = _measured(trainer)
     metrics = {key: float(value) for key, value in trainer.callback_metrics.items()}
     losses = f"valid loss {loss:.3f}{_by_manifest(metrics, VALID_LOSS_OF)}"
-    scores = " ".join(scored(measure, score))
-    return f"{losses}, {scores}{_by_manifest(metrics, VALID_WER_OF, percent)}"
+    return f"{losses}, {measure.title} {measure.write(score, 1)}{_by_manifest(metrics, VALID_WER_OF, percent)}"
 
 
 def _by_manifest(metrics: Mapping[str, float], kind: str, write: Callable[[float], str] = "{:.3f}".format) -> str:
@@ -156,8 +147,8 @@ def _by_manifest(metrics: Mapping[str, float], kind: str, write: Callable[[float
     return f" ({', '.join(values)})" if values else ""
 
 
-def _measured(trainer: pl.Trainer) -> tuple[str, float, float]:
-    """Return three results of the last validation: the metric's name, the loss, and the metric's value."""
+def _measured(trainer: pl.Trainer) -> tuple[Measure, float, float]:
+    """Return the measure of a validation, and two results of the last one: its loss, and its value."""
     measure = cast("TrainingTask", trainer.lightning_module).measure
-    loss, score = (float(trainer.callback_metrics[f"valid/{name}"]) for name in ("loss", measure))
+    loss, score = (float(trainer.callback_metrics[f"valid/{name}"]) for name in ("loss", measure.name))
     return measure, loss, score

@@ -15,6 +15,7 @@ from lightning.pytorch.loggers import Logger, TensorBoardLogger
 from asr.build import several
 from asr.checkpoint.saved import CHECKPOINTS
 from asr.errors import InputError, how_to_install, reason_of, shown
+from asr.objective.parts import Measure
 from asr.run.names import METRICS
 from asr.settings.read import as_mapping
 from asr.training.checkpointing import Saving
@@ -25,14 +26,10 @@ from asr.training.sharding import Sharded
 from asr.training.signals import StopRequest
 
 if TYPE_CHECKING:
-    from asr.run.language_model_settings import LanguageModelSettings
     from asr.run.resume import Run
     from asr.run.run_state import RunState
-    from asr.run.settings import RunSettings
-    from asr.training.tasks import TrainingData
-
-    AnyRunSettings = RunSettings | LanguageModelSettings
-
+    from asr.run.settings import TrainingSettings
+    from asr.training.data_module import TrainingData
 
 OWN: dict[str, Any] = {  # arguments of the Trainer that asr sets itself
     "logger": False,  # `equip` adds loggers
@@ -91,7 +88,7 @@ def chosen_loggers(components: Mapping[str, Any]) -> list[partial[Logger]]:
     return list(loggers.values())
 
 
-def make_trainer(settings: "AnyRunSettings") -> pl.Trainer:
+def make_trainer(settings: "TrainingSettings") -> pl.Trainer:
     """Make the trainer, which chooses the device and the number of processes; `equip` adds loggers and callbacks.
 
     Raises:
@@ -155,11 +152,11 @@ def refusal(error: Exception, others: Mapping[str, Any]) -> str:
 
 def equip(
     trainer: pl.Trainer,
-    settings: "AnyRunSettings",
+    settings: "TrainingSettings",
     state: "RunState",
     run: "Run",
     data: "TrainingData",
-    measure: str,
+    measure: Measure,
     others: list[pl.Callback],
 ) -> StopRequest:
     """Add loggers, callbacks and signal handlers to the trainer.
@@ -180,7 +177,7 @@ def equip(
     tensorboard = TensorBoardLogger(run_dir, name="tensorboard", version="", purge_step=state.step + 1)
     trainer.loggers = make_loggers(settings.components, resolved, run_dir, run.id, state.step, tensorboard)
     stop = StopRequest(speaks=trainer.is_global_zero)
-    saving = Saving(state.run_dir / CHECKPOINTS, run, data.epochs, stop, settings.checkpoint, measure)
+    saving = Saving(state.run_dir / CHECKPOINTS, run, data.epochs, stop, settings.checkpoint, measure.name)
     texts = TensorBoardTexts(tensorboard, resolved, run_dir)
     trainer.callbacks += [*others, texts, saving]  # type: ignore[attr-defined]  # last, so that checkpoints contain the other callbacks' final state
     replace_signal_handlers(trainer, stop.listen, stop.give_back)

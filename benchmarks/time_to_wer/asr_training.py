@@ -20,13 +20,13 @@ from benchmarks.time_to_wer.watch import Transcribe, Watch
 
 def fit(settings: RunSettings, watch: Watch) -> tuple[int, Transcribe]:
     """Train; return the number of parameters, and the transcription by the bundle."""
-    besides_steps = callbacks.besides_steps
+    speech_callbacks = callbacks.speech_callbacks
 
-    def watched(trainer: pl.Trainer, settings: RunSettings, prepared: Any, task: Any, data: Any) -> list[pl.Callback]:
-        others = besides_steps(trainer, settings, prepared, task, data)
-        return [*others, Watched(task.total_steps, transcriber(task._recognizer), watch)]
+    def watched(trainer: pl.Trainer, prepared: Any, task: Any, data: Any) -> list[pl.Callback]:
+        others = speech_callbacks(trainer, prepared, task, data)
+        return [*others, Watched(task.total_steps, transcriber(task.trainable.recognizer), watch)]
 
-    with patch.object(callbacks, "besides_steps", watched):
+    with patch.object(callbacks, "speech_callbacks", watched):
         train(settings)
     recognizer = load_recognizer(Path(settings.run_dir))
     return sum(weight.numel() for weight in recognizer.model.parameters()), transcriber(recognizer)

@@ -13,7 +13,7 @@ from typing import Any
 import yaml
 
 from asr import build
-from asr.run.language_model_settings import LanguageModelSettings
+from asr.objective.language_model import LanguageModelSettings
 from asr.run.settings import RunSettings
 from asr.settings.conf import CONF, default_settings, names
 from asr.settings.read import Entry, Kind, entries
@@ -125,7 +125,9 @@ def _rows(settings: type, values: Mapping[str, Any], notes: Mapping[str, str], p
 
     Fields that are sections are left out, because each section has a table of its own.
     """
-    meanings, rows = argument_docs(settings), []
+    documented = [argument_docs(cls) for cls in reversed(settings.__mro__)]  # the docstring of a base has its fields
+    meanings = {name: text for each in documented for name, text in each.items()}
+    rows: list[list[str]] = []
     for entry in entries(settings):
         if entry.kind is Kind.INLINE:
             rows += _rows(entry.type, values, notes, prefix)

@@ -1,4 +1,4 @@
-"""Sums of a validation on one rank, and of each manifest for splits with several manifests."""
+"""Loss and errors of each manifest, for splits with several manifests."""
 
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -6,14 +6,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from asr.data.batch import Rejected
 from asr.data.manifest import Utterance
 from asr.evaluation.word_errors import ErrorCounts
-from asr.interfaces import BLANK_ID
 from asr.kernels.choice import exact
-from asr.lengths import padding_mask
-from asr.run.validation_samples import ValidationSample
-from asr.training.step_sums import on_device
 
 Reduce = Callable[[Tensor], Tensor]  # sums a tensor over all ranks
 
@@ -80,33 +75,3 @@ class ManifestSums:
             name: Rates(loss / tokens if tokens else None, errors / words if words else None)
             for name, (loss, tokens, errors, words) in zip(self.names, sums, strict=True)
         }
-
-
-class ValidationSums:
-    """Sums of a validation on this rank.
-
-    Args:
-        manifests: names of the validation manifests.
-    """
-
-    def __init__(self, manifests: Sequence[str]) -> None:
-        self.of_manifests = ManifestSums(manifests)
-        self.counts = ErrorCounts()
-        self.loss, self.tokens, self.blanks, self.frames = 0.0, 0, 0, 0
-        self.rejected: list[Rejected] = []
-        self.samples: list[ValidationSample] = []
-
-    def add(self, counts: ErrorCounts, losses: Tensor, token_lengths: Tensor) -> None:
-        self.counts += counts
-        fits = losses.isfinite()  # a text that is too long for its audio has an infinite loss, but its errors count
-        self.loss += float(losses[fits].cpu().double().sum())
-        self.tokens += int(token_lengths[fits].sum())
-
-    def add_frames(self, log_probs: Tensor, lengths: Tensor) -> None:
-        padding = padding_mask(lengths, log_probs.shape[1])
-        self.blanks += int(((log_probs.argmax(dim=-1) == BLANK_ID) & ~padding).sum())
-        self.frames += int(lengths.sum())
-
-    def as_tensor(self, device: torch.device) -> Tensor:
-        sums = [*self.counts.as_tuple(), self.loss, self.tokens, self.blanks, self.frames, len(self.rejected)]
-        return on_device(sums, device)
