@@ -207,6 +207,11 @@ def several(config: Config, key: str, group: str = "") -> dict[str, "partial[Any
     }
 
 
+def build_objective(config: Config) -> Any:
+    """Make the objective of a training (`asr.objective.parts.Objective`)."""
+    return component("objective", config["objective"])()
+
+
 def build_token_model(config: Config, vocab_size: int) -> TokenModel:
     """Make a neural language model with new weights."""
     return component("token_model", config)(vocab_size)

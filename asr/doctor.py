@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from asr.errors import InputError
-from asr.training.hydra_command import experiment_command
+from asr.training.hydra_command import experiment_command, read_recognition
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -119,7 +119,7 @@ def _forecast(settings: "RunSettings", corpus: "Corpus", sample: "Corpus", diagn
         diagnosis.draw(range_chart(test))
 
 
-main = experiment_command(doctor)
+main = experiment_command(doctor, read=read_recognition)
 
 if __name__ == "__main__":
     main()

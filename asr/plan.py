@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from asr.cli.table import lay_out
 from asr.text.numbers import counted, percent
 from asr.text.printable import listed, printable
-from asr.training.hydra_command import experiment_command
+from asr.training.hydra_command import experiment_command, read_recognition
 
 if TYPE_CHECKING:
     from asr.data.batch_plan import BatchBounds
@@ -160,7 +160,7 @@ def _validation(utterances: "Utterances", bounds: "BatchBounds", processes: int)
     return f"{counts}, at most {most} per process; padding {percent(padding, 2)}"
 
 
-main = experiment_command(plan)
+main = experiment_command(plan, read=read_recognition)
 
 if __name__ == "__main__":
     main()

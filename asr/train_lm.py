@@ -28,15 +28,19 @@ def train_lm(settings: "LanguageModelSettings") -> float | None:
     return run_training(settings, make_data, text_callbacks).score
 
 
-def read_config(resolved: Mapping[str, Any], overrides: Sequence[str]) -> "LanguageModelSettings":
+def read_config(resolved: Mapping[str, Any], overrides: Sequence[str] = ()) -> "LanguageModelSettings":
     """Read and check the settings of conf/train_lm.yaml.
 
     Raises:
         InputError: a setting is invalid.
     """
-    from asr.objective.language_model import read_language_model_settings
+    from asr.build import build_objective
+    from asr.objective.language_model import LanguageModelSettings
+    from asr.settings.read import read
 
-    return read_language_model_settings(resolved)
+    settings = read(LanguageModelSettings, resolved)
+    build_objective(settings.components).check(settings.components)
+    return settings
 
 
 main = experiment_command(train_lm, "train_lm", read_config)

@@ -14,8 +14,8 @@ from asr.checkpoint.load import load_recognizer
 from asr.checkpoint.saved import kept_checkpoints
 from asr.data.manifest import read_manifest
 from asr.errors import InputError
-from asr.objective.language_model import read_language_model_settings
 from asr.recognition.transcript import Transcript
+from asr.train_lm import read_config
 from asr.training.task import TrainingTask
 from tests.conftest import SMALLEST_ENCODERS, TINY, overridden, resolved, settings_with, tone_corpus
 from tests.processes import bundle, examples, finish, kill, metrics, resumptions, start, steps_logged, wait_for
@@ -259,4 +259,4 @@ def test_training_a_language_model_with_fsdp_in_half_precision_is_refused() -> N
         "text.valid=[a]",
     ]
     with refused(InputError, "trainer.precision ... 32-true"):
-        read_language_model_settings(resolved(*overrides, root="train_lm"))
+        read_config(resolved(*overrides, root="train_lm"))

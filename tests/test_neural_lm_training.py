@@ -30,10 +30,10 @@ from asr.evaluation.perplexity import perplexity
 from asr.evaluation.text_perplexity import measure, text_perplexity
 from asr.interfaces import BOUNDARY_ID
 from asr.language_model.kenlm import NgramModel
-from asr.objective.language_model import read_language_model_settings
 from asr.run.events import read_history
 from asr.run.names import EVENTS
 from asr.text.normalize import get_normalizer
+from asr.train_lm import read_config
 from tests.conftest import ROOT, resolved
 from tests.processes import bundle, finish, kill, metrics, resumptions, start, steps_logged, wait_for
 from tests.refusals import mentions, refused
@@ -307,11 +307,11 @@ def trained(texts: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_two_processes_average_the_first_loss_over_the_tokens_of_all_batches(trained: Path, texts: list[str]) -> None:
     """The expected loss is the sum over ranks and accumulated batches, divided by the number of tokens."""
-    read_config = read_language_model_settings(yaml.safe_load((trained / "config.yaml").read_text()))
-    train = read_sentences(map(Path, read_config.text.train), get_normalizer("as_written"), tokenizer(), "text.train")
-    plan = TextSet(train, read_config.text, read_config.seed).epoch(start_of_epoch(0, 2))
-    torch.manual_seed(read_config.seed)
-    model: Any = build.build_token_model(read_config.components["token_model"], 8)
+    settings = read_config(yaml.safe_load((trained / "config.yaml").read_text()))
+    train = read_sentences(map(Path, settings.text.train), get_normalizer("as_written"), tokenizer(), "text.train")
+    plan = TextSet(train, settings.text, settings.seed).epoch(start_of_epoch(0, 2))
+    torch.manual_seed(settings.seed)
+    model: Any = build.build_token_model(settings.components["token_model"], 8)
     model.eval()  # without dropout, so that the losses of the first step can be compared
     losses, tokens = 0.0, 0
     for step in (0, 1):
@@ -392,7 +392,7 @@ def test_a_run_with_another_text_or_other_settings_is_not_resumed(
 def test_an_invalid_setting_is_named(override: str, message: str) -> None:
     given = ["text.train=[a]", "text.valid=[a]", f"recognizer={RECOGNIZER}", override]
     with refused(InputError, message):
-        read_language_model_settings(resolved(*given, root="train_lm"))
+        read_config(resolved(*given, root="train_lm"))
 
 
 def test_perplexity_is_computed_in_the_same_way_for_neural_and_n_gram_models(

@@ -231,7 +231,7 @@ def test_a_damaged_file_is_named_in_the_row_of_its_run(
 
 
 def test_time_parameters_and_the_best_validation_are_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    validations = [Validated(0, 1.0, 0.1), Validated(5, 1.0, 0.4), Validated(6, 1.0, 0.25), Validated(7, 1.0, None)]
+    validations = [Validated(step, 1.0, "wer", wer) for step, wer in ((0, 0.1), (5, 0.4), (6, 0.25), (7, None))]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(time, "time", iter(range(0, 10_000, 600)).__next__)
         make_run(tmp_path / "run", events=[START, Progress(3, 1, 3, 9), *validations])
@@ -243,7 +243,7 @@ def test_runs_are_sorted_and_those_without_a_value_come_last(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for name, seed, wer in (("a", 10, 0.3), ("b", 9, None), ("c", 100, 0.2)):
-        events = [START] if wer is None else [START, Validated(5, 1.0, wer)]
+        events = [START] if wer is None else [START, Validated(5, 1.0, "wer", wer)]
         make_run(tmp_path / name, f"seed={seed}", events=events)
 
     def order(*arguments: str) -> str:

@@ -28,6 +28,7 @@ from asr.system.files import UNFINISHED, real, sync_folder
 from asr.system.learnt import MAX_BYTES, parse_json
 
 WEIGHTS, CONFIG, CARD = "weights.safetensors", "config.json", "README.md"
+ENCODER_KEYS = ("features", "encoder")  # sections of the config of an encoder without a head
 FIXED = (WEIGHTS, CONFIG, CARD)  # names of the files in every bundle
 OF_A_BUNDLE = (WEIGHTS, CONFIG)
 OF_FILES = (".nemo", ".ckpt")  # suffixes of models that are files; a folder with such a suffix cannot be loaded
@@ -74,7 +75,7 @@ class Bundle:
     def attached(self) -> dict[str, Path]:
         """The files that the decoder reads, by the name of the setting."""
         settings = {key: path for key, path in fusion(self.config).items() if key in ATTACHED}
-        settings |= {key: self.config["decode"].get(key) for key in ATTACHED_TO_SEARCH}
+        settings |= {key: self.config.get("decode", {}).get(key) for key in ATTACHED_TO_SEARCH}
         paths = {key: Path(path) for key, path in settings.items() if path is not None}
         neural = {key for key, path in paths.items() if key in ATTACHED_TO_SEARCH or _is_neural(key, path)}
         return {key: token_model_file(path) if key in neural else path for key, path in paths.items()}
@@ -145,7 +146,7 @@ def read_config(folder: Path) -> dict[str, Any]:
     config = checked_config(config, folder)
     own: dict[str, str] = {}
     named = {**{f"fusion.{key}": fusion(config).get(key) for key in ATTACHED}}
-    named |= {key: config["decode"].get(key) for key in ATTACHED_TO_SEARCH}
+    named |= {key: config.get("decode", {}).get(key) for key in ATTACHED_TO_SEARCH}
     for setting, given in named.items():
         if given is None:
             continue
@@ -169,14 +170,17 @@ def _is_neural(key: str, path: Path) -> bool:
 
 
 def fusion(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the fusion settings of the decoder, or, if it has a first pass, of the first pass."""
-    first = config["decode"].get("first")
-    settings = (first if isinstance(first, Mapping) else config["decode"]).get("fusion")
+    """Return the fusion settings of the decoder, or of its first pass if it has one; {} if there are none."""
+    decode = config.get("decode", {})
+    first = decode.get("first")
+    settings = (first if isinstance(first, Mapping) else decode).get("fusion")
     return settings if isinstance(settings, Mapping) else {}
 
 
 def with_attached(config: Mapping[str, Any], files: Mapping[str, str | None]) -> dict[str, Any]:
     """Return a config whose decoder settings contain the paths in `files`, which maps settings to paths."""
+    if not files:
+        return dict(config)
     own = {key: path for key, path in files.items() if key in ATTACHED_TO_SEARCH}
     decode = {**config["decode"], **own}
     of_fusion = {key: path for key, path in files.items() if key in ATTACHED}
@@ -308,7 +312,7 @@ def check_attachable(config: Mapping[str, Any]) -> None:
     Raises:
         InputError: an n-gram model is not in ARPA format, or a model is unreadable or invalid.
     """
-    language_model = config["decode"].get("language_model")
+    language_model = config.get("decode", {}).get("language_model")
     if language_model is not None:
         read_token_model(token_model_file(Path(language_model)))
     for key in ("lm", "spelling"):
@@ -389,8 +393,15 @@ def _swap(unfinished: Path, folder: Path, replaced: Path) -> None:
     shutil.rmtree(replaced, ignore_errors=True)
 
 
+def is_encoder(config: Mapping[str, Any]) -> bool:
+    """Return whether a config is that of an encoder without a head, which a pre-training writes."""
+    return "head" not in config and all(key in config for key in ENCODER_KEYS)
+
+
 def checked_config(config: Any, where: Path) -> dict[str, Any]:
     """Check that a config has a model's keys and the current format; remove the format number."""
+    if isinstance(config, dict) and is_encoder(config):
+        return of_today(without_plugins(config, where), where)
     if not isinstance(config, dict) or not all(key in config for key in MODEL_KEYS):
         raise InputError(f"{where}: a model's config must have the keys {', '.join(MODEL_KEYS)}.")
     if not isinstance(config["decode"], dict):

@@ -29,6 +29,7 @@ from asr.checkpoint.bundle import (
     FIXED,
     Bundle,
     checked_config,
+    is_encoder,
     is_exported,
     read_bundle,
     read_config,
@@ -87,18 +88,32 @@ def load_recognizer(
 
 
 def read_model(path: Path, base: Path | None = None) -> Bundle:
-    """Read a model from a run folder, a bundle, a checkpoint or an exported model.
+    """Read a recogniser from a run folder, a bundle, a checkpoint or an exported model.
 
     Args:
         path: path of the model.
         base: path of an adapter's base, into which the adapter is merged.
 
     Raises:
-        InputError: the model does not exist or is damaged, or it is an adapter and `base` is missing or wrong.
+        InputError: the model does not exist or is damaged, it is an encoder without a head, or it is an adapter and
+            `base` is missing or wrong.
     """
-    if base is None:
-        return check_whole(_read_stored(path), path)
-    return merged(_read_stored(path), path, read_model(base), base)
+    if base is not None:
+        return merged(_read_stored(path), path, read_model(base), base)
+    bundle = read_initial(path)
+    if is_encoder(bundle.config):
+        must = f"{path}: a model must recognise speech; this is an encoder without a head"
+        raise InputError(f"{must}. Train a recogniser from it: python -m asr.train init.from={path}")
+    return bundle
+
+
+def read_initial(path: Path) -> Bundle:
+    """Read a model from which a training starts: a recogniser, or an encoder without a head.
+
+    Raises:
+        InputError: the model does not exist or is damaged, or it is an adapter.
+    """
+    return check_whole(_read_stored(path), path)
 
 
 def stored_at(path: Path) -> Path:

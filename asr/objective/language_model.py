@@ -30,8 +30,8 @@ from asr.run.names import RESULTS
 from asr.run.provenance import provenance
 from asr.run.resume import changes_but_for, find_resume
 from asr.run.run_state import PreparedRun, enter_run
-from asr.run.settings import TrainingSettings, check_sections
-from asr.settings.read import as_mapping, read
+from asr.run.settings import TrainingSettings
+from asr.settings.read import as_mapping
 from asr.settings.rule import TEXT
 from asr.system.files import write_whole_text
 from asr.text.normalize import get_normalizer
@@ -39,8 +39,6 @@ from asr.text.printable import printable
 
 if TYPE_CHECKING:
     from asr.interfaces import Tokenizer
-
-COMPONENTS = ("objective", "token_model", "optimizer", "schedule")
 # Settings that do not change results. For texts, resume compares tokens, not paths.
 FREE = (
     *("run_dir", "resume", "checkpoint", "logger", "recognizer", "text.train", "text.valid", "text.test"),
@@ -74,20 +72,6 @@ class LanguageModelSettings(TrainingSettings):
 
     text: TextSettings
     recognizer: Annotated[str, TEXT]
-
-    def __post_init__(self) -> None:
-        check_sections("conf/train_lm.yaml", self.components, COMPONENTS, ["logger"])
-
-
-def read_language_model_settings(resolved: Mapping[str, Any], overrides: Sequence[str] = ()) -> LanguageModelSettings:
-    """Read and check the resolved config of a run.
-
-    Raises:
-        InputError: a setting is absent, unknown or invalid; the message names the first such setting.
-    """
-    settings = read(LanguageModelSettings, resolved)
-    check_token_model(settings.components)
-    return settings
 
 
 @dataclass(frozen=True)
@@ -201,6 +185,12 @@ class LanguageModel:
     """The objective of a neural language model over a recogniser's tokens; the measure is the perplexity per word."""
 
     measure: ClassVar[Measure] = PERPLEXITY
+    sections: ClassVar[Sequence[str]] = ("token_model",)
+    optional: ClassVar[Sequence[str]] = ()
+
+    def check(self, components: Mapping[str, Any]) -> None:
+        """Check the settings of all components before a training begins."""
+        check_token_model(components)
 
     def prepare(self, settings: LanguageModelSettings, rank: int, world_size: int) -> PreparedText:
         """Open the run folder and read the texts.

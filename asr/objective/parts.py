@@ -192,9 +192,20 @@ class Objective(Protocol):
 
     Attributes:
         measure: metric of validations.
+        sections: sections of the config that the objective needs, besides `OF_EVERY_OBJECTIVE`.
+        optional: sections that its config may have. Other sections are left out; an override of one is refused.
     """
 
     measure: ClassVar[Measure]
+    sections: ClassVar[Sequence[str]]
+    optional: ClassVar[Sequence[str]]
+
+    def check(self, components: Mapping[str, Any]) -> None:
+        """Check the settings of all components, and their combination, before a training begins.
+
+        Raises:
+            InputError: a setting is invalid.
+        """
 
     def prepare(self, settings: Any, rank: int, world_size: int) -> Any:
         """Open the run folder, read the data, and fit what is fitted; return a `PreparedRun`.

@@ -15,7 +15,7 @@ from asr.data.dataset import Augmentation
 from asr.data.selection import check_dropped
 from asr.data.training_set import TrainingSet
 from asr.evaluation.result import Evaluation
-from asr.interfaces import Metric
+from asr.interfaces import Features, Metric
 from asr.objective.parts import WER, Losses, Measure, Rate, TrainedData
 from asr.objective.recognition_validation import RecognitionValidation
 from asr.recognition.recognizer import Recognizer
@@ -80,23 +80,11 @@ class TrainableRecognizer:
         features = torch.zeros(1, model.encoder.stride, model.features.dim, device=device)
         unknown = {name: ids.to(device) for name, ids in model.labels.conditions([{}]).items()}
         encoded = model(features, torch.zeros(1, dtype=torch.int64, device=device), unknown)
-        idle = [weight.sum() for weight in cast(nn.Module, model.head).parameters() if weight.requires_grad]
-        return (encoded.out.sum(dim=(1, 2)) + sum(idle)) * 0.0
+        return zero_loss(encoded.out, cast(nn.Module, model.head))
 
     def too_large(self, batch: Batch | None) -> str:
         """Return the error message for a batch that does not fit into memory."""
-        size = self.describe(batch) if batch is not None else "a batch that does not fit"
-        return f"a batch must fit into memory; got {size}. {LESS_MEMORY}."
-
-    def describe(self, batch: Batch) -> str:
-        """Describe the size of a batch in the units of the settings that limit it."""
-        if len(batch) == 0:
-            return "an empty batch"
-        features = self.model.features
-        seconds = batch.features.shape[1] * features.hop / features.sample_rate
-        views = len(batch.features) // len(batch)
-        shape = f"{len(batch)} utterances x {f'{views} views x ' if views > 1 else ''}{batch.features.shape[1]} frames"
-        return f"{shape} ({seconds:.1f} s each, {len(batch) * seconds:.0f} s in all, {batch.tokens.shape[1]} tokens)"
+        return too_large(batch, self.model.features)
 
     def validation(self, step: int, epoch: int) -> RecognitionValidation:
         """Begin a validation."""
@@ -107,6 +95,12 @@ class Recognition:
     """The objective of a recogniser: the loss of its head; the measure is the WER."""
 
     measure: ClassVar[Measure] = WER
+    sections: ClassVar[Sequence[str]] = ("normalizer", "features", "tokenizer", "encoder", "decode", "head")
+    optional: ClassVar[Sequence[str]] = ("augment", "prompt", "adapter", "metric")
+
+    def check(self, components: Mapping[str, Any]) -> None:
+        """Check the settings of all components before a training begins."""
+        build.check_components(components)
 
     def prepare(self, settings: RunSettings, rank: int, world_size: int) -> Prepared:
         """Open the run folder, read the corpus, and fit tokenizer and features."""
@@ -138,3 +132,21 @@ class Recognition:
         valid_words = sum(len(text.split()) for text in data.corpus.valid.texts)
         tests = data.corpus.all_tests
         return finish(prepared.state.run_dir, prepared.settings, tests, device, prepared.start, valid_words)
+
+
+def zero_loss(encoder_out: Tensor, head: nn.Module) -> Tensor:
+    """Return a zero, (1,), that depends on encoder_out (1, T', D) and on every trained weight of a head."""
+    idle = [weight.sum() for weight in head.parameters() if weight.requires_grad]
+    return (encoder_out.sum(dim=(1, 2)) + sum(idle)) * 0.0
+
+
+def too_large(batch: Batch | None, features: Features) -> str:
+    """Return the error message for a batch that does not fit into memory; None: it is unknown."""
+    size = "a batch that does not fit"
+    if batch is not None:
+        seconds = batch.features.shape[1] * features.hop / features.sample_rate
+        views = len(batch.features) // max(1, len(batch))
+        frames = f"{f'{views} views x ' if views > 1 else ''}{batch.features.shape[1]} frames"
+        sums = f"{seconds:.1f} s each, {len(batch) * seconds:.0f} s in all, {batch.tokens.shape[1]} tokens"
+        size = f"{len(batch)} utterances x {frames} ({sums})"
+    return f"a batch must fit into memory; got {size}. {LESS_MEMORY}."

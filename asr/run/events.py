@@ -71,15 +71,15 @@ class Validated:
 
     Args:
         step: completed optimizer steps; 0: the initial model.
-        loss: validation loss per token.
-        wer: validation WER, a fraction; None for references without words, and for a language model.
-        perplexity: perplexity per word; None for a recogniser.
+        loss: validation loss per unit, such as a token.
+        measure: metric of the objective, such as `wer`.
+        score: its value; a WER is a fraction. None: it has no finite value, as for references without words.
     """
 
     step: int
     loss: float
-    wer: float | None
-    perplexity: float | None = None
+    measure: str
+    score: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,8 +210,8 @@ def read_history(path: Path) -> History:
             case Progress():
                 history.step, history.total_steps = event.step, event.total_steps
                 history.passes = event.epoch - 1 + event.batch / max(1, event.num_batches)
-            case Validated() if event.step and event.wer is not None:
-                history.best_wer = min(event.wer, math.inf if history.best_wer is None else history.best_wer)
+            case Validated() if event.step and event.measure == "wer" and event.score is not None:
+                history.best_wer = min(event.score, math.inf if history.best_wer is None else history.best_wer)
             case Warned():
                 history.warnings[event.message] += 1
                 if event.message.startswith(FAILURE):

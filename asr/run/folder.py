@@ -9,13 +9,13 @@ import sys
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import yaml
 
 from asr import build
-from asr.checkpoint.load import BUNDLE, fitted_files
+from asr.checkpoint.load import BUNDLE
 from asr.checkpoint.saved import CHECKPOINTS
 from asr.data.corpus import Corpus
 from asr.data.dataset import energies
@@ -156,38 +156,69 @@ def fitted_front_end(
         keep: whether to store fitted files in the run folder.
         start: the initial model; None: random weights.
     """
-    components, run_dir = settings.components, Path(settings.run_dir)
+    components = settings.components
     tokenizer, features = build.build_tokenizer(components), build.build_features(components)
     labels = build.build_labels(components)
+    parts = {
+        "tokenizer": FittedPart(tokenizer, partial(_fit_once, tokenizer, settings, corpus.train)),
+        "features": statistics_of(features, settings, corpus.train),
+        "prompt": FittedPart(labels, partial(labels.fit, corpus.train)),
+    }
+    load_or_fit(settings, parts, keep, start)
+    return tokenizer, features, labels
+
+
+class FittedPart(NamedTuple):
+    """A component that is fitted to the training set, and stored in files.
+
+    Args:
+        component: the component.
+        fit: fits it.
+    """
+
+    component: Any
+    fit: Callable[[], None]
+
+
+def statistics_of(features: Features, settings: RunSettings, utterances: Utterances) -> FittedPart:
+    """Return the features' normalisation, which is fitted to the energies of these utterances."""
+    normalize: Any = features.normalize
+    return FittedPart(normalize, lambda: normalize.fit(energies(utterances, features, seed=settings.seed)))
+
+
+def load_or_fit(
+    settings: RunSettings, parts: Mapping[str, FittedPart], keep: bool, start: Initialization | None
+) -> dict[str, bytes]:
+    """Load parts from the run folder or the initial model, or fit them; return their files, by name.
+
+    Args:
+        settings: settings of the run.
+        parts: parts, by the section of their component.
+        keep: whether to store the files in the run folder.
+        start: the initial model; None: random weights.
+
+    Raises:
+        InputError: the run folder has the files of other components.
+    """
+    run_dir = Path(settings.run_dir)
     files = load_fitted(run_dir)
-    if files:
+    for section, (component, fit) in parts.items():
+        learnt = files or (start.learnt(settings.components, section) if start else None)
+        if learnt is None:
+            fit()
+            continue
         try:
-            tokenizer.load(files)
-            features.normalize.load(files)
-            labels.load(files)
+            component.load(learnt)
         except KeyError as absent:
+            if not files:
+                raise
             must = f"{run_dir} has a run with another tokenizer, other features or labels"
             given = f"{FITTED}/ has no {absent.args[0]}"
             raise InputError(f"{must} ({given}); give another run_dir, or the same settings.") from None
-    else:
-        of_start = {
-            part: start.learnt(components, part) if start else None for part in ("tokenizer", "features", "prompt")
-        }
-        if of_start["tokenizer"] is not None:
-            tokenizer.load(of_start["tokenizer"])
-        else:
-            _fit_once(tokenizer, settings, corpus.train)
-        if of_start["features"] is not None:
-            features.normalize.load(of_start["features"])
-        else:
-            features.normalize.fit(energies(corpus.train, features, seed=settings.seed))
-        if of_start["prompt"] is not None:
-            labels.load(of_start["prompt"])
-        else:
-            labels.fit(corpus.train)
-        if keep:
-            save_fitted(run_dir, fitted_files(tokenizer, features, labels))
-    return tokenizer, features, labels
+    fitted = {name: content for part in parts.values() for name, content in part.component.files().items()}
+    if keep and not files:
+        save_fitted(run_dir, fitted)
+    return fitted
 
 
 def _fit_once(tokenizer: Tokenizer, settings: RunSettings, utterances: Utterances) -> None:

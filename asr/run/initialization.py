@@ -6,22 +6,22 @@ from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 import torch
 from torch import Tensor, nn
 
 from asr.build import PROMPT, build_features, build_labels, build_model, build_tokenizer, decoders_of
 from asr.checkpoint.adapted import weights_digest
-from asr.checkpoint.bundle import Bundle
-from asr.checkpoint.load import bundle_recognizer, read_model, read_settings
+from asr.checkpoint.bundle import Bundle, is_encoder
+from asr.checkpoint.load import bundle_recognizer, read_initial, read_settings
 from asr.decode.choice import greedy_decoder, is_greedy
 from asr.errors import InputError
 from asr.head.joint_network import Joiner
 from asr.interchange.hub import path_of
 from asr.interfaces import Tokenizer
 from asr.recognition.recognizer import Recognizer
-from asr.run.settings import InitSettings, RunSettings
+from asr.run.settings import InitSettings, RunSettings, sections_of
 from asr.settings.conf import default_settings
 from asr.text.printable import listed
 
@@ -51,6 +51,7 @@ def with_parts(settings: RunSettings, overrides: Sequence[str]) -> RunSettings:
     source = settings.init.source
     if source is None:
         return settings
+    used = [name for names in sections_of(settings.components) for name in names]
     model = read_settings(path_of(source))
     if removed := [override for override in overrides if override.lstrip("~").startswith(PARTS) and override[0] == "~"]:
         raise InputError(f"a part of the model of init.from can be replaced but not removed; got {removed[0]}.")
@@ -62,18 +63,19 @@ def with_parts(settings: RunSettings, overrides: Sequence[str]) -> RunSettings:
         if part in names:
             logger.info("init.from: the command line replaces the model's %s", part)
             continue
-        if part not in model:  # a prompt
+        if part not in model or part not in used:  # a prompt, or the head of an encoder
             continue
         parts[part] = deepcopy(model[part])
         for name in names:
             if name.startswith((f"{part}.", f"{part}/")):
                 _put(parts, settings.components, name.replace("/", ".").split("."))
-    given = settings.components["decode"]
     unchosen = not any(name.startswith("decode") for name in names)
-    if "head" in parts and unchosen and is_greedy(decoders_of(settings.components["head"]), given["name"]):
-        parts["decode"] = _greedy_decoder(parts["head"], model["decode"])
-        if parts["decode"] != given:
-            logger.info("init.from: decode=%s, the greedy decoder of the model's head", parts["decode"]["name"])
+    if "head" in parts and unchosen:
+        given = settings.components["decode"]
+        if is_greedy(decoders_of(settings.components["head"]), given["name"]):
+            parts["decode"] = _greedy_decoder(parts["head"], model["decode"])
+            if parts["decode"] != given:
+                logger.info("init.from: decode=%s, the greedy decoder of the model's head", parts["decode"]["name"])
     return replace(settings, components={**settings.components, **parts})
 
 
@@ -117,12 +119,34 @@ class Initialization:
         """Return the files of a fitted part of the model, such as its tokenizer; None if the run has another part."""
         return self.bundle.files if components.get(part) == self.bundle.config.get(part) else None
 
-    def load(self, model: "Model") -> None:
-        """Load the weights into a new model; log the numbers of loaded, fresh and unused tensors.
+    @property
+    def recognises(self) -> bool:
+        """Whether the model is a recogniser; otherwise it is an encoder without a head."""
+        return not is_encoder(self.bundle.config)
+
+    def load_encoder(self, model: nn.Module) -> None:
+        """Load the weights of the encoder, and no others, into a new model; log the numbers of tensors as `load` does.
 
         Raises:
             InputError: a tensor's shape in this run differs from its shape in the initial model.
         """
+        state, weights = model.state_dict(), self.bundle.weights
+        taken = {name: weight for name, weight in weights.items() if name.startswith("encoder.") and name in state}
+        for name, weight in taken.items():
+            if weight.shape != state[name].shape:
+                self._refuse_shape(name, weight, state[name])
+        model.load_state_dict({**state, **taken})
+        self._log_tensors(state, taken, weights)
+
+    def load(self, model: "Model") -> None:
+        """Load the weights into a new recogniser; log the numbers of loaded, fresh and unused tensors.
+
+        Raises:
+            InputError: a tensor's shape in this run differs from its shape in the initial model.
+        """
+        if not self.recognises:
+            self.load_encoder(model)
+            return
         state = model.state_dict()
         tokenizer = self.tokenizer()
         weights, frame_head = self._named_as_in(model, tokenizer)
@@ -141,15 +165,23 @@ class Initialization:
             elif loaded.shape == target.shape:
                 taken[name] = loaded
             else:
-                must = f"settings that determine tensor sizes must equal those of the model in init.from, {self.source}"
-                shapes = f"{name} has shape {tuple(loaded.shape)} in the model and {tuple(target.shape)} in this run"
-                cure = "Leave out overrides of sizes (debug=fast is one), or replace the whole part (head=ctc)"
-                raise InputError(f"{must}; {shapes}. {cure}.")
+                self._refuse_shape(name, loaded, target)
         model.load_state_dict({**state, **taken})
         layer = [loadable.get(f"{frame_head}linear.{kind}") for kind in ("weight", "bias")]
         rows = [pieces.rows(tensor) if pieces.differ else tensor for tensor in layer if tensor is not None]
         if len(rows) == len(layer) and not any(".of_frames." in name for name in taken):
             self._start_joiner(cast(nn.Module, model.head), *rows)
+        self._log_tensors(state, taken, weights)
+        if pieces.differ:
+            message = (
+                "of %d tokens, %d have weights in the model; each of the others starts from the mean of the tokens "
+                "that spell it"
+            )
+            logger.info(message, *pieces.counts)
+
+    def _log_tensors(
+        self, state: Mapping[str, Tensor], taken: Mapping[str, Tensor], weights: Mapping[str, Tensor]
+    ) -> None:
         fresh = sorted(state.keys() - taken.keys())
         unused = sorted(weights.keys() - taken.keys())
         logger.info(
@@ -158,12 +190,12 @@ class Initialization:
             *(len(fresh), f" ({listed(fresh)})" if fresh else ""),
             *(len(unused), f" ({listed(unused)})" if unused else ""),
         )
-        if pieces.differ:
-            message = (
-                "of %d tokens, %d have weights in the model; each of the others starts from the mean of the tokens "
-                "that spell it"
-            )
-            logger.info(message, *pieces.counts)
+
+    def _refuse_shape(self, name: str, loaded: Tensor, target: Tensor) -> NoReturn:
+        must = f"settings that determine tensor sizes must equal those of the model in init.from, {self.source}"
+        shapes = f"{name} has shape {tuple(loaded.shape)} in the model and {tuple(target.shape)} in this run"
+        cure = "Leave out overrides of sizes (debug=fast is one), or replace the whole part (head=ctc)"
+        raise InputError(f"{must}; {shapes}. {cure}.")
 
     def _start_joiner(self, head: nn.Module, weight: Tensor, bias: Tensor) -> None:
         """Initialise the joiner, if the head has one, from the CTC layer of the initial model."""
@@ -216,7 +248,7 @@ def start_of(settings: InitSettings) -> Initialization | None:
     """
     if settings.source is None:
         return None
-    bundle = read_model(path_of(settings.source))
+    bundle = read_initial(path_of(settings.source))
     if bundle.programs:
         raise InputError(f"init.from must be a model with weights; {settings.source} is an exported model.")
     return Initialization(settings.source, bundle, settings.parts)

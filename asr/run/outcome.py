@@ -67,14 +67,16 @@ def finish(
         valid_words: number of words in the references of the validation set.
     """
     bundle = make_bundle(run_dir, settings, start)
-    logger.info("bundle written to %s", bundle)
     if settings.checkpoint.select in BY_SCORE:
         warn_of_chance(kept_checkpoints(run_dir / CHECKPOINTS), settings.checkpoint.select, valid_words)
-    EventsFile(run_dir).append(Bundled())
     results = test_bundle(bundle, tests, device, start)
     for name, evaluation in results.items():
         logger.info("%s: %s", name, evaluation.summary())
-    gains = {} if start is None else tell_gains(run_dir, settings.components["decode"], start, tests, results, device)
+    gains = (
+        {}
+        if start is None or not start.recognises
+        else tell_gains(run_dir, settings.components["decode"], start, tests, results, device)
+    )
     if results:
         write_results(bundle, results, gains)
     return results
@@ -124,33 +126,60 @@ def best_score(run_dir: Path) -> float | None:
 
 
 def make_bundle(run_dir: Path, settings: RunSettings, start: "Initialization | None") -> Path:
-    """Write the run's bundle and model card; `checkpoint.select` selects the checkpoints for the bundle's weights.
+    """Write the bundle and the model card of a recogniser's run."""
+    components, checkpoints = settings.components, kept_checkpoints(run_dir / CHECKPOINTS)
+    best = by_score(checkpoints)
+    facts = {
+        "text normaliser": components["normalizer"],
+        "best validation WER": percent(best[0].score, 2) if best else "not measured",
+    }
+    added = ""
+    if start is not None and ADAPTER in components:
+        added = _ADAPTER_CARD.format(
+            adapter=components[ADAPTER]["name"], base=start.source, sha256=start.fingerprint.hex()
+        )
+    use = f"Transcribe with `python -m asr.transcribe FOLDER AUDIO...`, where FOLDER is this one.\n{added}"
+    return write_run_bundle(run_dir, settings, start, "A speech recogniser", use, facts)
+
+
+def write_run_bundle(
+    run_dir: Path,
+    settings: RunSettings,
+    start: "Initialization | None",
+    what: str,
+    use: str,
+    facts: Mapping[str, str],
+) -> Path:
+    """Write a run's bundle and model card; `checkpoint.select` selects the checkpoints for the bundle's weights.
 
     The card quotes the card of the initial model, which may name its authors and its licence.
+
+    Args:
+        run_dir: the run folder.
+        settings: settings of the run.
+        start: the initial model; None: random weights.
+        what: kind of the model, for the card.
+        use: how the bundle is used, for the card.
+        facts: further rows of the card's table.
     """
     components, checkpoints = settings.components, intact_checkpoints(run_dir / CHECKPOINTS)
     chosen = select(settings.checkpoint.select, checkpoints, settings.checkpoint.keep)
-    best = by_score(checkpoints)
-    start_event = read_history(run_dir / EVENTS).latest
-    card = _CARD.format(
-        name=run_dir.name,
-        corpus=settings.corpus.name,
-        encoder=components["encoder"]["name"],
-        normalizer=components["normalizer"],
-        sample_rate=components["features"]["sample_rate"],
-        select=settings.checkpoint.select,
-        checkpoints=", ".join(checkpoint.path.stem for checkpoint in chosen),
-        wer=percent(best[0].score, 2) if best else "not measured",
-        start=start.source if start else "random weights",
-        origin="".join(f"| {name} | {_cell(text)} |\n" for name, text in _origin(start_event).items() if text),
-    )
-    if start is not None and ADAPTER in components:
-        card += _ADAPTER_CARD.format(
-            adapter=components[ADAPTER]["name"], base=start.source, sha256=start.fingerprint.hex()
-        )
+    rows = {
+        "corpus": settings.corpus.name,
+        "started from": start.source if start else "random weights",
+        "encoder": components["encoder"]["name"],
+        "sample rate": f"{components['features']['sample_rate']} Hz; audio with another sample rate is resampled",
+        "weights": f"{settings.checkpoint.select} of the run: {', '.join(each.path.stem for each in chosen)}",
+        **facts,
+        **_origin(read_history(run_dir / EVENTS).latest),
+    }
+    table = "".join(f"| {name} | {_cell(text)} |\n" for name, text in rows.items() if text)
+    card = _CARD.format(name=run_dir.name, what=what, table=table, use=use)
     if start is not None and start.bundle.card:
         card += "\n## The initial model\n\n" + indent(start.bundle.card.strip(), "> ", lambda line: True) + "\n"
-    write_bundle(run_dir / BUNDLE, [checkpoint.path for checkpoint in chosen], card, components["decode"])
+    write_bundle(run_dir / BUNDLE, [each.path for each in chosen], card, components.get("decode"))
+    logger.info("bundle written to %s", run_dir / BUNDLE)
+    EventsFile(run_dir).append(Bundled())
     return run_dir / BUNDLE
 
 
@@ -170,20 +199,12 @@ def _cell(text: str) -> str:
 
 _CARD = """# {name}
 
-A speech recogniser trained by `python -m asr.train`.
+{what} trained by `python -m asr.train`.
 
 | | |
 |---|---|
-| corpus | {corpus} |
-| started from | {start} |
-| encoder | {encoder} |
-| text normaliser | {normalizer} |
-| sample rate | {sample_rate} Hz; audio with another sample rate is resampled |
-| weights | {select} of the run: {checkpoints} |
-| best validation WER | {wer} |
-{origin}
-Transcribe with `python -m asr.transcribe FOLDER AUDIO...`, where FOLDER is this one.
-"""
+{table}
+{use}"""
 
 
 _ADAPTER_CARD = """

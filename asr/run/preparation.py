@@ -5,6 +5,7 @@ import logging
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,21 +20,22 @@ from asr.checkpoint.load import checkpoint_extra, fitted_files
 from asr.checkpoint.saved import CHECKPOINTS
 from asr.data.corpus import Corpus, prepare_if_absent, read_corpus
 from asr.data.index_cache import IndexCache, spread
-from asr.data.manifest import Utterance
+from asr.data.manifest import REQUIRED_KEYS, Utterance
 from asr.data.round_trip import warn_of_changes
 from asr.data.split import describe_shared, num_shared_texts
 from asr.data.token_counts import TokenCounts, stored_counts
+from asr.data.token_frequencies import frequency_loss
 from asr.data.utterances import Utterances
 from asr.errors import InputError
 from asr.run import folder
 from asr.run.initialization import Initialization, start_of
 from asr.run.names import EXAMPLES
-from asr.run.resume import changes, find_resume, run_settings
-from asr.run.run_state import PreparedRun, enter_run
+from asr.run.resume import Resume, changes, find_resume, run_settings
+from asr.run.run_state import PreparedRun, RunState, enter_run
 from asr.run.settings import RunSettings
 from asr.run.validation_samples import SamplesFile, choose_samples
 from asr.settings.read import as_mapping
-from asr.text.normalize import get_normalizer
+from asr.text.normalize import Normalizer, get_normalizer
 
 if TYPE_CHECKING:
     from asr.data.dataset import Augmentation
@@ -49,27 +51,62 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Prepared(PreparedRun):
-    """Everything that a recogniser's run prepares before it creates the model.
-
-    The normaliser in the settings of a resumed run may be an earlier version of the given one.
+class PreparedSpeech(PreparedRun):
+    """Everything that a run on speech prepares before it creates the model.
 
     Args:
         corpus: corpus to train on.
-        tokenizer: fitted tokenizer.
         features: fitted features.
-        labels: fitted labels of the prompt.
         augmentation: augmentation of the training utterances.
         start: the initial model; None: random weights.
     """
 
     settings: RunSettings
     corpus: Corpus
-    tokenizer: "Tokenizer"
     features: "Features"
-    labels: "Labels"
     augmentation: "Augmentation"
     start: Initialization | None
+
+    def loss_by_frequency(self) -> float | None:
+        """Return the loss per token of a model that knows only how frequent each token is; None: it is unknown."""
+        return None
+
+    def describe_speech(self, corpus: Corpus, training_set: "TrainingSet") -> None:
+        """Log the size of the corpus.
+
+        Args:
+            corpus: the utterances in use; with `debug.same_utterances`, a few utterances of the manifests.
+            training_set: training set of `corpus`.
+        """
+        whole = self.corpus.train
+        logger.info("%d training utterances in the manifests, %.2f h", len(whole), whole.hours)
+        if corpus is not self.corpus:
+            used = f"{len(corpus.train)} utterances, {corpus.train.hours:.2f} h"
+            logger.info("debug.same_utterances: training and validating on %s", used)
+        else:
+            logger.info("%d validation utterances", len(corpus.valid))
+        for line in training_set.describe_mixture():
+            logger.info("%s", line.strip())
+        corpus.note_conversion(self.features.sample_rate)
+
+
+@dataclass(frozen=True)
+class Prepared(PreparedSpeech):
+    """Everything that a recogniser's run prepares before it creates the model.
+
+    The normaliser in the settings of a resumed run may be an earlier version of the given one.
+
+    Args:
+        tokenizer: fitted tokenizer.
+        labels: fitted labels of the prompt.
+    """
+
+    tokenizer: "Tokenizer"
+    labels: "Labels"
+
+    def loss_by_frequency(self) -> float | None:
+        """Return the loss per token of a model that knows only how frequent each token is."""
+        return frequency_loss(self.corpus.train, self.tokenizer.encode)
 
     def initialize(self, model: "Model") -> frozenset[str] | None:
         """Load the weights of the initial model, if any, into a new model.
@@ -100,22 +137,12 @@ class Prepared(PreparedRun):
         hours = corpus.train.hours
         name, tokens = type(model.encoder).__name__, model.tokenizer.vocab_size
         logger.info("%s with %s parameters, %d tokens", name, f"{parameters:,}", tokens)
-        whole = self.corpus.train
-        logger.info("%d training utterances in the manifests, %.2f h", len(whole), whole.hours)
-        if corpus is not self.corpus:
-            logger.info(
-                "debug.same_utterances: training and validating on %d utterances, %.2f h", len(corpus.train), hours
-            )
-        else:
-            logger.info("%d validation utterances", len(corpus.valid))
-        for line in training_set.describe_mixture():
-            logger.info("%s", line.strip())
+        self.describe_speech(corpus, training_set)
         for name in self.labels.names:
             logger.info("%s is one of %s", name, ", ".join(self.labels.values(name)))
         for split, utterances in (("training", corpus.train), ("validation", corpus.valid)):
             for line in self.labels.describe_unknown(utterances):
                 logger.warning("%s: %s", split, line)
-        corpus.note_conversion(model.features.sample_rate)
         tests = [text for utterances in corpus.all_tests.values() for text in utterances.texts]
         shared = num_shared_texts(corpus.train.texts, tests) if len(corpus.train) <= MAX_COMPARED else 0
         if shared:
@@ -149,6 +176,79 @@ def training_counts(settings: RunSettings, corpus: Corpus, model: "Model") -> To
     return counts
 
 
+@dataclass(frozen=True)
+class OpenedRun:
+    """A run folder that is open, and the corpus; nothing is fitted yet.
+
+    Args:
+        settings: settings of the run.
+        rank, world_size: rank of this process, and number of processes.
+        resume: the checkpoint to resume from; None in a new run.
+        corpus: corpus to train on.
+        start: the initial model; None: random weights.
+    """
+
+    settings: RunSettings
+    rank: int
+    world_size: int
+    resume: Resume | None
+    corpus: Corpus
+    start: Initialization | None
+
+    def enter(self, files: Mapping[str, bytes], augmentation: "Augmentation") -> RunState:
+        """Check that the settings, the data and the fitted files allow the run to start or resume; write its config.
+
+        Args:
+            files: files of fitted components, by name.
+            augmentation: augmentation of the training utterances.
+
+        Raises:
+            InputError: an earlier run in the folder has other settings or data.
+        """
+        settings, corpus, start = self.settings, self.corpus, self.start
+        cache = IndexCache(settings.data.index_dir)
+        normalizer = repr(settings.components.get("normalizer"))
+        manifests = {
+            "train": stored_fingerprint(corpus.train, cache, normalizer, settings.corpus.labels),
+            "valid": stored_fingerprint(corpus.valid, cache, normalizer, settings.corpus.labels),
+            **mixture_of(corpus.train),
+            **{name: fingerprint(recordings.utterances) for name, recordings in augmentation.recordings.items()},
+        }
+        compared = {**files, **({"init.from": start.fingerprint} if start else {})}
+        compared_settings = run_settings(as_mapping(settings), manifests, compared, self.world_size)
+        changed = changes(self.resume.run.settings, compared_settings) if self.resume else {}
+        return enter_run(settings, compared_settings, self.resume, changed, self.rank, self.world_size)
+
+
+def open_run(
+    settings: RunSettings, rank: int, world_size: int, normalize: Normalizer, required: Sequence[str] = REQUIRED_KEYS
+) -> OpenedRun:
+    """Open the run folder, and read the corpus and the initial model.
+
+    Args:
+        settings: settings of the run.
+        rank, world_size: rank of this process, and number of processes.
+        normalize: the text normaliser.
+        required: keys that the lines of training and validation manifests must have; an absent `text` is empty.
+
+    Raises:
+        InputError: the corpus or the folder cannot be used.
+    """
+    run_dir, first = Path(settings.run_dir), rank == 0
+    if first:
+        prepare_if_absent(settings.corpus)
+        folder.open_run_dir(run_dir)
+    resume = find_resume(run_dir / CHECKPOINTS)
+    cache = IndexCache(settings.data.index_dir)
+    read = partial(cache.utterances, required=required)
+    corpus = read_corpus(settings.corpus, normalize, read, cache.with_known_ids)
+    corpus.check_shards()
+    if resume is None and first:
+        corpus.check_audio()  # not on resume, because a run skips files that disappear during training
+        folder.begin_anew(run_dir)
+    return OpenedRun(settings, rank, world_size, resume, corpus, start_of(settings.init))
+
+
 def prepare(settings: RunSettings, rank: int, world_size: int) -> Prepared:
     """Open the run folder, read the corpus, and fit tokenizer and features.
 
@@ -157,38 +257,17 @@ def prepare(settings: RunSettings, rank: int, world_size: int) -> Prepared:
     Raises:
         InputError: the corpus or the folder cannot be used, or an earlier run in the folder has other settings.
     """
-    run_dir, first = Path(settings.run_dir), rank == 0
-    check_attachable(settings.components)  # checked before training: some kinds of language model cannot be in a bundle
-    if first:
-        prepare_if_absent(settings.corpus)
-        folder.open_run_dir(run_dir)
-    resume = find_resume(run_dir / CHECKPOINTS)
-    components, cache = settings.components, IndexCache(settings.data.index_dir)
-    corpus = read_corpus(
-        settings.corpus, get_normalizer(components["normalizer"]), cache.utterances, cache.with_known_ids
-    )
-    corpus.check_shards()
-    if resume is None and first:
-        corpus.check_audio()  # not on resume, because a run skips files that disappear during training
-        folder.begin_anew(run_dir)
-    start = start_of(settings.init)
-    tokenizer, features, labels = folder.fitted_front_end(settings, corpus, first, start)
+    components = settings.components
+    check_attachable(components)  # checked before training: some kinds of language model cannot be in a bundle
+    run = open_run(settings, rank, world_size, get_normalizer(components["normalizer"]))
+    corpus, start = run.corpus, run.start
+    tokenizer, features, labels = folder.fitted_front_end(settings, corpus, rank == 0, start)
     files = fitted_files(tokenizer, features, labels)
-    compared = files | ({"init.from": start.fingerprint} if start else {})
     augmentation = build_augmentation(components, features.sample_rate)
-    normalizer = repr(components["normalizer"])
-    manifests = {
-        "train": stored_fingerprint(corpus.train, cache, normalizer, settings.corpus.labels),
-        "valid": stored_fingerprint(corpus.valid, cache, normalizer, settings.corpus.labels),
-        **mixture_of(corpus.train),
-        **{name: fingerprint(recordings.utterances) for name, recordings in augmentation.recordings.items()},
-    }
-    compared_settings = run_settings(as_mapping(settings), manifests, compared, world_size)
-    changed = changes(resume.run.settings, compared_settings) if resume else {}
-    state = enter_run(settings, compared_settings, resume, changed, rank, world_size)
+    state = run.enter(files, augmentation)
     base = base_config(start.fingerprint, start.source) if start and ADAPTER in components else None
     extra = checkpoint_extra(components, files, base=base)
-    return Prepared(settings, state, extra, corpus, tokenizer, features, labels, augmentation, start)
+    return Prepared(settings, state, extra, corpus, features, augmentation, start, tokenizer, labels)
 
 
 def own_tensors(model: nn.Module) -> frozenset[str]:

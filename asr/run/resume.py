@@ -13,7 +13,7 @@ from asr.checkpoint.load import CHECKPOINT_KEY, read_checkpoint
 from asr.checkpoint.saved import newest_intact
 from asr.data.position import Position
 from asr.errors import InputError
-from asr.run.settings import CHOSEN_COMPONENTS, COMPONENTS
+from asr.run.settings import sections_of
 from asr.settings.conf import run_defaults
 
 logger = logging.getLogger(__name__)
@@ -140,9 +140,12 @@ def changes_but_for(free: Sequence[str], old: Mapping[str, Any], new: Mapping[st
 
 
 def _in_the_settings_of_today(settings: Mapping[str, Any]) -> dict[str, Any]:
-    defaults = run_defaults()
-    known = (*defaults, *COMPONENTS, *CHOSEN_COMPONENTS, "corpus", "world_size", "manifests", "fitted")
     older = {"objective": {"name": "recognition"}}  # sections that runs of earlier versions lack
+    components = [name for names in sections_of({**older, **settings}) for name in names]
+    defaults = run_defaults()
+    if "normalizer" not in components:
+        del defaults["normalizer"]
+    known = (*defaults, *components, "corpus", "world_size", "manifests", "fitted")
     today = {**older, **defaults, **{key: value for key, value in settings.items() if key in known}}
     for section, of_section in defaults.items():
         if isinstance(of_section, Mapping) and isinstance(today[section], Mapping):

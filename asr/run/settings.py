@@ -1,11 +1,14 @@
 """The settings of a run: conf/train.yaml with its overrides, read once and passed on by section."""
 
-from collections.abc import Iterable, Mapping, Sequence
+import logging
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
 import torch
 
+from asr.build import find_class
 from asr.checkpoint.saved import SELECTIONS
 from asr.data.settings import CorpusSettings, DataSettings
 from asr.data.training_set import RunBounds
@@ -30,10 +33,11 @@ from asr.settings.rule import (
     whole,
 )
 
-# Sections of a config that only asr.build reads.
-COMPONENTS = ("objective", "features", "tokenizer", "encoder", "decode", "head", "optimizer", "schedule", "normalizer")
-# Sections that may be absent; augment, metric, callback and logger may have several components.
-CHOSEN_COMPONENTS = ("augment", "metric", "callback", "logger", "adapter", "prompt")
+# Sections of a config that only asr.build reads: those that every objective needs, and those that it may have.
+OF_EVERY_OBJECTIVE = ("objective", "optimizer", "schedule")
+OPTIONAL = ("callback", "logger")
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -236,6 +240,9 @@ class TrainingSettings:
     early_stopping: EarlyStoppingSettings
     trainer: TrainerSettings
 
+    def __post_init__(self) -> None:
+        check_sections(self.components)
+
 
 @dataclass(frozen=True)
 class RunSettings(TrainingSettings):
@@ -260,8 +267,8 @@ class RunSettings(TrainingSettings):
     doctor: DoctorSettings
 
     def __post_init__(self) -> None:
-        check_sections("conf/train.yaml", self.components, COMPONENTS, CHOSEN_COMPONENTS)
-        TEXT.check("normalizer", self.components["normalizer"])
+        super().__post_init__()
+        TEXT.check("normalizer", self.components.get("normalizer", "none"))
         if "adapter" in self.components:
             self._check_adapter(str(self.components["adapter"].get("name")))
         prompt = self.components.get("prompt", {})
@@ -305,24 +312,51 @@ class RunSettings(TrainingSettings):
             raise InputError(f"{must}; got {self.init.frozen_steps}.")
 
 
-def check_sections(file: str, given: Iterable[object], required: Sequence[str], optional: Sequence[str]) -> None:
-    """Check the names of a config's components.
-
-    Args:
-        file: the config's file, for the message.
-        given: names in the config.
-        required: names that must be present.
-        optional: names that may be present.
+def sections_of(components: Mapping[str, Any]) -> tuple[list[str], list[str]]:
+    """Return the sections that the objective of these components needs, and those that it may have.
 
     Raises:
-        InputError: a name is missing or unknown.
+        InputError: there is no such objective.
     """
-    given = list(given)
-    missing = [name for name in required if name not in given]
-    unknown = [str(name) for name in given if name not in (*required, *optional)]
+    chosen = components.get("objective")
+    objective: Any = find_class("objective", chosen.get("name") if isinstance(chosen, Mapping) else chosen)
+    return [*OF_EVERY_OBJECTIVE, *objective.sections], [*OPTIONAL, *objective.optional]
+
+
+def check_sections(components: Mapping[str, Any]) -> None:
+    """Check that a config has the sections that its objective needs, and no unknown ones.
+
+    Raises:
+        InputError: a section is missing or unknown.
+    """
+    required, optional = sections_of(components)
+    missing = [name for name in required if name not in components]
+    unknown = [str(name) for name in components if name not in (*required, *optional)]
     if missing or unknown:
-        must = f"a config must have the sections of {file} and no others"
+        must = f"a config must have the sections of objective={components['objective']['name']} and no others"
         raise InputError(f"{must}; missing: {', '.join(missing) or 'none'}, unknown: {', '.join(unknown) or 'none'}.")
+
+
+def without_unused(resolved: Mapping[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
+    """Leave out the sections of components that the objective does not use, such as the head in a pre-training.
+
+    Args:
+        resolved: the config of asr.train.
+        overrides: overrides on the command line.
+
+    Raises:
+        InputError: an override chooses or changes such a section.
+    """
+    recognition: Any = find_class("objective", "recognition")
+    used = [name for names in sections_of(resolved) for name in names]
+    unused = [name for name in (*recognition.sections, *recognition.optional) if name not in used]
+    for override in overrides:
+        if (section := re.split(r"[=./@]", override.lstrip("+~"))[0]) in unused:
+            must = f"{section} must be left out with objective={resolved['objective']['name']}, which does not use it"
+            raise InputError(f"{must}; got {override}.")
+    if absent := [name for name in unused if name in resolved]:
+        logger.info("objective=%s does not use %s", resolved["objective"]["name"], ", ".join(absent))
+    return {name: section for name, section in resolved.items() if name not in unused}
 
 
 def read_run_settings(resolved: Mapping[str, Any]) -> RunSettings:

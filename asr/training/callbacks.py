@@ -3,7 +3,6 @@
 import logging
 import math
 from collections.abc import Callable, Mapping
-from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 import lightning.pytorch as pl
@@ -12,10 +11,8 @@ from torch.optim.swa_utils import AveragedModel
 
 from asr.build import several
 from asr.contract.callbacks import check_state
-from asr.data.token_frequencies import frequency_loss
 from asr.errors import InputError
 from asr.objective.parts import Measure
-from asr.recognition.model import Model
 from asr.run.learning_rate import planned_rates
 from asr.text.numbers import counted, percent
 from asr.training.compiled_blocks import CompiledBlocks, Inductor
@@ -27,7 +24,7 @@ from asr.training.profile import Profile
 from asr.training.sharding import divide_weights, gather_weights, is_sharded, load_weights, whole
 
 if TYPE_CHECKING:
-    from asr.run.preparation import Prepared
+    from asr.run.preparation import PreparedSpeech
     from asr.run.run_state import PreparedRun
     from asr.training.data_module import TrainingData
     from asr.training.task import TrainingTask
@@ -162,12 +159,13 @@ class StuckAtFrequencies(pl.Callback):
 
     Args:
         components: sections of the run's components.
-        by_frequency: returns this loss per token (`frequency_loss`).
+        by_frequency: returns this loss per token; None: it is not known before the training.
     """
 
-    def __init__(self, components: Mapping[str, Any], by_frequency: Callable[[], float]) -> None:
+    def __init__(self, components: Mapping[str, Any], by_frequency: Callable[[], float | None]) -> None:
         self._components, self._by_frequency = components, by_frequency
-        self._loss, self._warmup_steps = 0.0, 0
+        self._loss: float | None = None
+        self._warmup_steps = 0
         self._is_reported = False
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
@@ -176,19 +174,22 @@ class StuckAtFrequencies(pl.Callback):
         rates = planned_rates(self._components, cast("TrainingTask", pl_module).total_steps, steps_per_epoch)
         self._loss, self._warmup_steps = self._by_frequency(), rates.warmup_steps
         logger.info("learning rate: %s", rates)
-        logger.info("a model that knows only how frequent each token is has a loss of %.3f per token", self._loss)
+        if self._loss is not None:
+            logger.info("a model that knows only how frequent each token is has a loss of %.3f per token", self._loss)
 
     def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Compare the validation loss."""
         loss = float(trainer.callback_metrics["valid/loss"])
-        if trainer.global_step > self._warmup_steps and loss > LEARNING * self._loss and not self._is_reported:
+        if self._loss is None or self._is_reported:
+            return
+        if trainer.global_step > self._warmup_steps and loss > LEARNING * self._loss:
             self._is_reported = True
             losses = f"a loss of {loss:.3f} per token, and {self._loss:.3f} would need only the tokens' frequencies"
             logger.warning("after the warm-up, the model has %s. Likely causes: %s.", losses, CAUSES)
 
 
 def speech_callbacks(
-    trainer: pl.Trainer, prepared: "Prepared", task: "TrainingTask", data: "TrainingData"
+    trainer: pl.Trainer, prepared: "PreparedSpeech", task: "TrainingTask", data: "TrainingData"
 ) -> list[pl.Callback]:
     """Make the callbacks of a training on speech, in the order in which they are called.
 
@@ -198,15 +199,14 @@ def speech_callbacks(
         task: the task to train.
         data: the data to train on.
     """
-    settings, model = prepared.settings, cast(Model, task.model)
+    settings, model = prepared.settings, cast(Any, task.model)
     if settings.gradient_checkpointing:
         recompute_blocks(model.encoder)
     callbacks: list[pl.Callback] = [Frozen(model, settings.init.frozen, settings.init.frozen_steps)]
     callbacks.append(LargestBatchFirst(data.worst_batches))
     if settings.compile_blocks:
         callbacks.append(CompiledBlocks(model.encoder, Inductor()))
-    by_frequency = partial(frequency_loss, prepared.corpus.train, model.reference.encode)
-    callbacks += [StuckAtBlank(), StuckAtFrequencies(settings.components, by_frequency)]
+    callbacks += [StuckAtBlank(), StuckAtFrequencies(settings.components, prepared.loss_by_frequency)]
     if prepared.start is not None and prepared.state.resume is None and prepared.corpus.valid:
         callbacks.append(LambdaCallback(on_train_start=lambda trainer, task: validate(trainer)))
     callbacks += _weights_and_patience(trainer, prepared, task)

@@ -61,12 +61,29 @@ def read_experiment(resolved: Mapping[str, Any], overrides: Sequence[str]) -> "R
     Raises:
         InputError: a setting is invalid.
     """
-    from asr.build import check_components
+    from asr.build import build_objective
     from asr.run.initialization import with_parts
-    from asr.run.settings import read_run_settings
+    from asr.run.settings import read_run_settings, without_unused
 
-    settings = with_parts(read_run_settings(resolved), overrides)
-    check_components(settings.components)
+    settings = with_parts(read_run_settings(without_unused(resolved, overrides)), overrides)
+    build_objective(settings.components).check(settings.components)
+    return settings
+
+
+def read_recognition(resolved: Mapping[str, Any], overrides: Sequence[str]) -> "RunSettings":
+    """Read and check the settings of conf/train.yaml for a command that examines the training of a recogniser.
+
+    Args:
+        resolved: the config.
+        overrides: overrides of the command line.
+
+    Raises:
+        InputError: a setting is invalid, or the objective is another.
+    """
+    settings = read_experiment(resolved, overrides)
+    if (name := settings.components["objective"]["name"]) != "recognition":
+        must = "objective must be recognition here, because only its training is forecast"
+        raise InputError(f"{must}; got {name}. asr.train with this objective logs its steps before the first one.")
     return settings
 
 

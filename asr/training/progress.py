@@ -89,7 +89,7 @@ class LogLines(Callback):
         self._score = f"{measure.title} {measure.write(score, 1)}"
         if trainer.is_global_zero:
             finite = score if math.isfinite(score) else None
-            self._events.append(Validated(trainer.global_step, loss, **{"wer": None, measure.name: finite}))
+            self._events.append(Validated(trainer.global_step, loss, measure.name, finite))
         logger.info("validation %s: %s", _place(trainer), _validation(trainer))
 
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:

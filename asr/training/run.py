@@ -52,7 +52,7 @@ def run_training(
         make_data: makes the data module from the settings, the objective's data and the position in the data.
         make_callbacks: makes the callbacks except checkpointing, from the trainer, what is prepared, task and data.
     """
-    objective: Objective = build.component("objective", settings.components["objective"])()
+    objective: Objective = build.build_objective(settings.components)
     trainer = make_trainer(settings)
     prepared = first_then_all(trainer, partial(objective.prepare, settings, trainer.global_rank, trainer.world_size))
     settings, state = prepared.settings, prepared.state
