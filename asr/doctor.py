@@ -35,6 +35,7 @@ def doctor(settings: "RunSettings") -> None:
     from asr.text.normalize import as_written, get_normalizer
 
     configure(settings.data.storage)
+    _ = settings.data.plan.batches.seconds  # auto is refused
     source = settings.doctor.model
     recognizer = (
         load_recognizer(source) if source is not None else None

@@ -29,6 +29,7 @@ MERGED = "merged"  # in --output: the adapter merged into MODEL
 NEXT = {"transcribe": " RECORDING...", "serve": "", "export": " -o FOLDER"}
 WORST = 10  # number of utterances that are printed at the end
 
+BATCH = "data.batch_seconds="
 LENGTHS = ("trainer.max_steps=", "trainer.max_epochs=")
 INSTEAD = {  # settings that --set must not contain, and the options that choose them
     "run_dir": "--output",
@@ -125,6 +126,8 @@ def _check(options: argparse.Namespace) -> None:
         for part, option in INSTEAD.items():
             if key == part or key.startswith(f"{part}."):
                 raise InputError(f"--set must not contain {key}, which {option} sets; got {setting}.")
+        if setting == f"{BATCH}auto":
+            raise InputError(f"asr.finetune finds the longest batch that fits; leave out --set {setting}.")
         if options.hours is not None and setting.startswith(LENGTHS):
             raise InputError(f"--hours chooses the number of steps; leave out --set {setting}.")
 
@@ -258,13 +261,13 @@ def plan_choices(
     """
     from asr.data.corpus import read_corpus
     from asr.data.index_cache import IndexCache
-    from asr.diagnosis.batch_size import fitting_batch_seconds
     from asr.diagnosis.durations import durations
     from asr.diagnosis.forecast import fresh_model
     from asr.diagnosis.planned import planned
     from asr.diagnosis.trial import device_of
     from asr.run import finetuning
     from asr.text.normalize import get_normalizer
+    from asr.training.batch_size import find_batch_seconds
     from asr.training.gradient_checkpointing import recompute_blocks
     from asr.training.hydra_command import compose_settings
 
@@ -274,10 +277,10 @@ def plan_choices(
     model, utterances, _ = fresh_model(settings, corpus, corpus)
     if settings.gradient_checkpointing:
         recompute_blocks(model.encoder)
-    fitting = fitting_batch_seconds(settings, utterances, model)
-    if fitting < settings.data.plan.batches.batch_seconds:
-        batch = finetuning.smaller_batch_choice(fitting)
-        settings = compose_settings([*overrides, *batch.overrides, *options.set])
+    if not any(override.startswith(BATCH) for override in options.set):
+        fitting = find_batch_seconds(settings, utterances, model)
+        if fitting < settings.data.plan.batches.seconds:
+            batch, settings = finetuning.smaller_batch_choice(fitting), settings.with_batch_seconds(fitting)
     yield batch
     if any(override.startswith(LENGTHS) for override in options.set):
         return

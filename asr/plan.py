@@ -55,6 +55,11 @@ def plan(settings: "RunSettings") -> None:
     model = build.build_model(settings.components, tokenizer, features, labels)
     timed.note("tokenizer, features and model")
     counts = training_counts(settings, corpus, model)
+    if settings.data.plan.batches.is_auto:
+        from asr.training.batch_size import find_batch_seconds
+
+        settings = settings.with_batch_seconds(find_batch_seconds(settings, corpus.train, model, counts))
+        print(f"data.batch_seconds={settings.data.plan.batches.seconds:g}: the longest batch that fits\n")
     timed.note("token counts")
     augmentation = build.build_augmentation(settings.components, features.sample_rate)
     of_plan = augmentation.speed, settings.seed, settings.data.plan, augmentation.max_added_seconds

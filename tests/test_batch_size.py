@@ -1,63 +1,200 @@
-"""The batch of a fine-tuning run is shortened until its step fits into the free memory."""
+"""data.batch_seconds=auto: the longest batch that fits is found by trial, stored, and used as a number."""
 
+import os
+import signal
+from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+import yaml
 
+from asr.data.batch import Batch
+from asr.data.batch_plan import BatchBounds
 from asr.data.corpus import read_corpus
 from asr.data.index_cache import IndexCache
-from asr.diagnosis.batch_size import SHARE, fitting_batch_seconds, largest
-from asr.diagnosis.forecast import CPU_FACTOR, fresh_model
+from asr.diagnosis.batch_size import MAX_SECONDS, MAX_TRIALS, MIN_STEPS, SHARE, fitting_batch_seconds, longest
+from asr.diagnosis.forecast import fresh_model
+from asr.diagnosis.memory_trial import CPU_FACTOR, MemoryTrial
 from asr.diagnosis.planned import planned
-from asr.diagnosis.training_memory import step_bytes
-from asr.diagnosis.trial import Trial
+from asr.diagnosis.training_memory import PeakMemory
+from asr.diagnosis.trial import take_step
 from asr.errors import InputError
 from asr.run.settings import RunSettings
+from asr.system.processes import limit_memory
 from asr.text.normalize import get_normalizer
+from asr.train import train
 from tests.conftest import TINY, settings_with, tone_corpus
 from tests.refusals import refused
 
+CPU = torch.device("cpu")
 
-@pytest.mark.parametrize(("limit", "expected"), [(100, 40), (40, 40), (39.9, 30), (29, 22.5), (12, 10), (10, 10)])
-def test_a_batch_is_shortened_by_quarters_down_to_the_longest_utterance(limit: float, expected: float) -> None:
-    assert largest(lambda seconds: seconds - limit, 40, least=10) == expected
+
+@pytest.mark.parametrize("start", [10, 14, 30, 77.7, 200])
+@pytest.mark.parametrize("limit", [10, 12, 39.9, 40, 100, 199, 500])
+def test_the_chosen_length_fits_and_is_at_least_seventy_percent_of_the_best(start: float, limit: float) -> None:
+    tried: list[float] = []
+
+    def fit(seconds: float) -> bool:
+        tried.append(seconds)
+        return seconds <= limit
+
+    chosen = longest(fit, start, least=10, most=200)
+    assert 0.7 * min(limit, 200) <= chosen <= limit
+    assert chosen in tried
+    assert len(tried) <= MAX_TRIALS
+    assert len(set(tried)) == len(tried)
 
 
 def test_the_longest_utterance_is_tried_even_if_the_first_batch_is_far_longer() -> None:
-    assert largest(lambda seconds: seconds - 10, 400, least=10) == 10
+    assert longest(lambda seconds: seconds <= 10, 4000, least=10, most=4000) == 10
 
 
 def test_a_model_that_does_not_fit_with_any_batch_is_refused() -> None:
-    with refused(InputError, "batch of 10 s", cure="smaller model"):
-        largest(lambda seconds: 1e9, 400, least=10)
+    with refused(InputError, "batches of 10 s", cure="smaller model"):
+        longest(lambda seconds: False, 400, least=10, most=400)
 
 
-def with_batch(settings: RunSettings, batch_seconds: float) -> RunSettings:
-    batches = replace(settings.data.plan.batches, batch_seconds=batch_seconds)
-    return replace(settings, data=replace(settings.data, plan=replace(settings.data.plan, batches=batches)))
+def parts(settings: RunSettings, folder: Path) -> Any:
+    corpus = read_corpus(settings.corpus, get_normalizer("basic"), IndexCache(str(folder / "index")).utterances)
+    return fresh_model(settings, corpus, corpus)
+
+
+def peak(trial: MemoryTrial, batches: Iterable[Batch]) -> float:
+    """Bytes of the tensors of two steps on each batch, counted one by one, in addition to the weights."""
+    model = trial.model.requires_grad_(True).train()
+    with PeakMemory([*model.parameters(), *model.buffers()]) as memory:
+        optimizer = torch.optim.AdamW(model.parameters())
+        for batch in batches:
+            for _ in range(2):
+                take_step(model, optimizer, batch, nullcontext())
+    return float(memory.peak)
 
 
 @pytest.mark.parametrize("share", [0.3, 0.6, 2.0])
-def test_the_step_of_the_chosen_batch_fits_and_is_at_least_seventy_percent_of_the_best(
+def test_with_a_counted_allocator_the_batch_never_exceeds_the_limit_and_is_nearly_the_best(
     share: float, tones: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    settings = settings_with(*TINY, *tone_corpus(tones), f"run_dir={tmp_path}", "data.batch_seconds=30", "augment=[]")
-    corpus = read_corpus(settings.corpus, get_normalizer("basic"), IndexCache(str(tmp_path / "index")).utterances)
-    model, utterances, _ = fresh_model(settings, corpus, corpus)
+    settings = settings_with(*TINY, *tone_corpus(tones), f"run_dir={tmp_path}", "data.batch_seconds=30")
+    model, utterances, _ = parts(settings, tmp_path)
+    peaks: dict[float, float] = {}
 
     def needed(batch_seconds: float) -> float:
-        """Bytes of the step on the largest batch of the plan, measured as a whole."""
-        plan = planned(with_batch(settings, batch_seconds), utterances, model)
-        trial = Trial(model, torch.optim.SGD(model.parameters()), plan.training_set, torch.device("cpu"), "32-true")
-        model.zero_grad()
-        return step_bytes(model, trial.made_up(trial.largest(plan.first)), nullcontext, average=False)
+        plan = planned(settings.with_batch_seconds(batch_seconds), utterances, model)
+        trial = MemoryTrial(model, CPU, 0, settings.components, [], "32-true", False, 1)
+        noise = torch.Generator().manual_seed(0)
+        largest = [plan.first.items(step, 0) for step in plan.first.largest()]
+        batches = [plan.training_set.made_up(items, noise) for items in largest]
+        return peaks.setdefault(batch_seconds, peak(trial, batches))
 
     limit = share * needed(30)
+    monkeypatch.setattr(MemoryTrial, "fits", lambda trial, batches: peak(trial, batches) <= limit)
+    monkeypatch.setattr(MemoryTrial, "_in_child", lambda trial, run: run())
     monkeypatch.setattr("asr.diagnosis.trial.free_memory", lambda: limit * CPU_FACTOR / SHARE)
     chosen = fitting_batch_seconds(settings, utterances, model)
     best = max(seconds for seconds in range(3, 31) if needed(seconds) <= limit)
     assert needed(chosen) <= limit
     assert chosen >= 0.7 * best
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [([], "default"), (["optimizer.lr=1e-3"], "given"), (["trainer.accumulate_grad_batches=2"], "accumulated")],
+)
+def test_an_epoch_has_at_least_ten_steps_and_the_default_learning_rate_bounds_the_batch(
+    given: list[str], expected: str, tones: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rate = [override for override in TINY if not override.startswith("optimizer.lr")]
+    settings = settings_with(*rate, *tone_corpus(tones), f"run_dir={tmp_path}", "data.batch_seconds=auto", *given)
+    model, utterances, _ = parts(settings, tmp_path)
+    monkeypatch.setattr(MemoryTrial, "fits", lambda *_: True)
+    monkeypatch.setattr(MemoryTrial, "fitting_share", lambda *_: 1.0)
+    monkeypatch.setattr("asr.diagnosis.batch_size.MAX_SECONDS", 6.0)
+    chosen = fitting_batch_seconds(settings, utterances, model)
+    per_epoch = planned(settings.with_batch_seconds(chosen), utterances, model).per_epoch
+    assert per_epoch >= MIN_STEPS
+    assert (chosen > 6.0) == (expected == "given")
+    if expected == "given":
+        assert planned(settings.with_batch_seconds(1.5 * chosen), utterances, model).per_epoch < MIN_STEPS
+
+
+def trial_with(free: float, settings: RunSettings, folder: Path) -> tuple[MemoryTrial, list[Batch]]:
+    model, utterances, _ = parts(settings, folder)
+    plan = planned(settings, utterances, model)
+    batch = plan.training_set.made_up(plan.first.items(0, 0), torch.Generator().manual_seed(0))
+    return MemoryTrial(model, CPU, free, settings.components, [], "32-true", False, 1), [batch]
+
+
+def test_a_step_is_tried_in_a_process_with_limited_memory(tones: Path, tmp_path: Path) -> None:
+    settings = settings_with(*TINY, *tone_corpus(tones), f"run_dir={tmp_path}", "data.batch_seconds=30")
+    trial, batches = trial_with(2e9, settings, tmp_path)
+    before = [weight.clone() for weight in trial.model.parameters()]
+    assert trial.fits(batches)
+    assert not replace(trial, free=3e6).fits(batches)
+    assert all(map(torch.equal, before, trial.model.parameters()))
+
+
+class Ending:
+    """Ends the process in which it is unpickled."""
+
+    def __init__(self, end: Callable[..., Any], *arguments: int) -> None:
+        self.end, self.arguments = end, arguments
+
+    def __reduce__(self) -> Any:
+        return (_ended, (self.end, self.arguments, os.getpid()))
+
+
+def _ended(end: Callable[..., Any], arguments: tuple[int, ...], parent: int) -> Any:
+    assert os.getpid() != parent
+    end(*arguments)
+    raise AssertionError
+
+
+def _kill(number: int) -> None:
+    os.kill(os.getpid(), number)
+
+
+def test_a_killed_process_counts_as_too_little_memory_and_another_end_is_an_error(tones: Path, tmp_path: Path) -> None:
+    settings = settings_with(*TINY, *tone_corpus(tones), f"run_dir={tmp_path}")
+    trial, _ = trial_with(2e9, settings, tmp_path)
+    assert not trial.fits(Ending(_kill, signal.SIGKILL))  # type: ignore[arg-type]
+    with refused(InputError, "status 7", cure="data.batch_seconds"):
+        trial.fits(Ending(os._exit, 7))  # type: ignore[arg-type]
+
+
+def test_the_found_number_is_stored_resumed_from_and_trains_the_same(tones: Path, tmp_path: Path) -> None:
+    common = [*TINY, *tone_corpus(tones), "corpus.test=[]", "trainer.max_epochs=1", "num_threads=1"]
+    auto = [*common, "data.batch_seconds=auto", f"run_dir={tmp_path / 'auto'}"]
+    train(settings_with(*auto))
+    number = yaml.safe_load((tmp_path / "auto/config.yaml").read_text())["data"]["batch_seconds"]
+    train(settings_with(*common, f"data.batch_seconds={number}", f"run_dir={tmp_path / 'number'}"))
+    bundles = [(tmp_path / run / "bundle/weights.safetensors").read_bytes() for run in ("auto", "number")]
+    assert bundles[0] == bundles[1]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(MemoryTrial, "_in_child", lambda *_: pytest.fail("a resumed run tries no batch"))
+        train(settings_with(*auto))
+        train(settings_with(*common, f"data.batch_seconds={number}", f"run_dir={tmp_path / 'auto'}"))
+    assert yaml.safe_load((tmp_path / "auto/config.yaml").read_text())["data"]["batch_seconds"] == number
+
+
+def test_a_plan_without_a_number_is_refused() -> None:
+    with refused(InputError, "data.batch_seconds", got="auto", cure="asr.plan"):
+        BatchBounds("auto", 8).hold(1.0, 1)
+    assert MAX_SECONDS == 200
+
+
+def test_the_limit_is_on_memory_in_addition_to_the_present() -> None:
+    pid = os.fork()
+    if pid == 0:
+        limit_memory(200e6)
+        torch.empty(int(100e6), dtype=torch.uint8)
+        try:
+            torch.empty(int(300e6), dtype=torch.uint8)
+        except RuntimeError:
+            os._exit(0)
+        os._exit(1)
+    assert os.waitpid(pid, 0)[1] == 0

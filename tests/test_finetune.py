@@ -9,7 +9,6 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -18,8 +17,9 @@ from safetensors.torch import load_file
 from asr import finetune
 from asr.checkpoint.load import BUNDLE
 from asr.checkpoint.saved import CHECKPOINTS
+from asr.data.batch import Batch
 from asr.data.manifest import read_manifest
-from asr.diagnosis.batch_size import memory_excess
+from asr.diagnosis.memory_trial import MemoryTrial
 from asr.errors import InputError
 from asr.run import finetuning
 from asr.run.finetuning import ChosenSettings
@@ -249,6 +249,7 @@ def test_many_times_the_usual_steps_are_remarked_on() -> None:
         (["--hours", "1", "--set", "trainer.max_steps=5"], "--hours ... trainer.max_steps=5"),
         (["--set", "run_dir=other"], "run_dir ... --output"),
         (["--set", "corpus.test=[]"], "corpus.test ... --test"),
+        (["--set", "data.batch_seconds=auto"], "data.batch_seconds=auto"),
         (["--set", "adapter=null"], "adapter ... --method"),
     ],
 )
@@ -329,18 +330,24 @@ def test_the_expected_interval_is_about_that_of_a_measurement() -> None:
     assert finetuning.expected_width(7327) == pytest.approx(0.3257 - 0.2916, rel=0.02)  # speechocean762/test
 
 
-def test_gradient_checkpointing_counts_in_the_choice_of_the_batch(
-    recordings: Path, fluent: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_the_longest_batch_that_fits_is_in_the_printed_command_unless_the_user_gives_one(
+    recordings: Path, fluent: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     recomputed: list[bool] = []
 
-    def recorded(*arguments: Any) -> float:
-        recomputed.append("forward" in vars(arguments[2].encoder.blocks[0]))  # replaced by recompute_blocks
-        return memory_excess(*arguments)
+    def fits(trial: MemoryTrial, batches: Sequence[Batch]) -> bool:
+        recomputed.append("forward" in vars(trial.model.encoder.blocks[0]))  # replaced by recompute_blocks
+        return max(len(batch) * batch.features.shape[1] for batch in batches) <= 1200
 
-    monkeypatch.setattr("asr.diagnosis.batch_size.memory_excess", recorded)
-    monkeypatch.setattr("asr.diagnosis.trial.free_memory", lambda: 1e12)
+    monkeypatch.setattr(MemoryTrial, "fits", fits)
+    monkeypatch.setattr(MemoryTrial, "fitting_share", lambda *_: 0.9)
+    given = [str(fluent / "run"), str(recordings), "--dry-run", "--set", *STEPS]
     for name in ("false", "true"):
-        given = [*QUICK, f"gradient_checkpointing={name}"]
-        finetune.main([str(fluent / "run"), str(recordings), "--output", str(tmp_path / name), "--dry-run", *given])
-    assert recomputed == [False, True]
+        finetune.main([*given, f"gradient_checkpointing={name}", "--output", str(tmp_path / name)])
+        printed = capsys.readouterr().out
+        [seconds] = {float(found) for found in re.findall(r"data.batch_seconds=([\d.]+)", printed)}
+        assert 8 < seconds < 13
+    assert set(recomputed[: len(recomputed) // 2]) == {False}
+    assert set(recomputed[len(recomputed) // 2 :]) == {True}
+    finetune.main([*given, "data.batch_seconds=200", "--output", str(tmp_path / "given")])
+    assert "data.batch_seconds=200" in capsys.readouterr().out

@@ -52,7 +52,7 @@ class JobSettings:
             "segments": self.with_segments,
             "precision": self.precision,
             "segment": self.segment,
-            "batch_seconds": _plain(batches.batch_seconds),
+            "batch_seconds": _plain(batches.seconds),
             "max_utterances": batches.max_utterances,
             "chunk_seconds": _plain(chunks.chunk_seconds),
             "context_seconds": _plain(chunks.context_seconds),

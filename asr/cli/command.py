@@ -240,7 +240,7 @@ def inference(options: argparse.Namespace) -> "Inference":
     context = min(standard.context_seconds, chunk / 4) if options.context is None else options.context
     if not 0 <= context < chunk / 2:
         raise InputError(f"--context must be at least 0 and less than half of --chunk; got {context} and {chunk}.")
-    batch_seconds = options.batch_seconds or INFERENCE.batches.batch_seconds
+    batch_seconds = options.batch_seconds or INFERENCE.batches.seconds
     return Inference(
         BatchBounds(batch_seconds=batch_seconds, max_utterances=INFERENCE.batches.max_utterances),
         ChunkBounds(chunk, context),

@@ -18,9 +18,9 @@ from torch.utils.data import Sampler
 from asr.data.blocks import BLOCK, in_blocks
 from asr.data.dataset import Item
 from asr.data.seeds import derive_seed
-from asr.errors import InputError
+from asr.errors import InputError, shown
 from asr.settings.read import check
-from asr.settings.rule import above, number, or_null, whole
+from asr.settings.rule import Rule, above, number, or_null, whole
 
 # In an epoch of K batches, a jitter of J batches adds a fraction of about J / K of padding, and a fraction of about
 # 1 / (2 * J) of an utterance's batch-mates stays the same. The limit J = MAX_JITTER * sqrt(K) keeps both fractions
@@ -28,6 +28,9 @@ from asr.settings.rule import above, number, or_null, whole
 # change. J = 8 would give 2.5 % padding and change 96 % of the batch-mates.
 MAX_JITTER = 0.4
 
+AUTO = "auto"  # value of data.batch_seconds that a training replaces by a number before its first plan
+POSITIVE = above(0)
+SECONDS = Rule(f"{POSITIVE.words}, or {AUTO}", lambda value: value == AUTO or POSITIVE.holds(value))
 LESS_MEMORY = "Lower data.batch_seconds, data.max_seconds or data.max_cells, or set gradient_checkpointing=true"
 
 
@@ -36,7 +39,8 @@ class BatchBounds:
     """Limits of the size of a batch; an utterance that alone exceeds a limit is the only utterance of its batch.
 
     Args:
-        batch_seconds: maximum size of a padded batch in seconds: longest duration times number of utterances.
+        batch_seconds: maximum size of a padded batch in seconds: longest duration times number of utterances; AUTO: the
+            number is not found yet.
         max_utterances: maximum number of utterances.
         max_squared_seconds: maximum of (longest duration)**2 times number of utterances, proportional to the memory of
             attention; None: no limit.
@@ -47,7 +51,7 @@ class BatchBounds:
         InputError: a limit is invalid.
     """
 
-    batch_seconds: Annotated[float, above(0)]
+    batch_seconds: Annotated[float | str, SECONDS]
     max_utterances: Annotated[int, whole(1)]
     max_squared_seconds: Annotated[float | None, or_null(above(0))] = None
     max_cells: Annotated[float | None, or_null(above(0, 2**40))] = None
@@ -55,19 +59,36 @@ class BatchBounds:
     def __post_init__(self) -> None:
         check(self, "data")
 
+    @property
+    def is_auto(self) -> bool:
+        """Whether `batch_seconds` is not found yet."""
+        return self.batch_seconds == AUTO
+
+    @property
+    def seconds(self) -> float:
+        """`batch_seconds` as a number.
+
+        Raises:
+            InputError: the number is not found yet.
+        """
+        if isinstance(self.batch_seconds, str):
+            must = f"data.batch_seconds must be a number here; got {shown(self.batch_seconds)}"
+            raise InputError(f"{must}. python -m asr.plan data.batch_seconds={AUTO} finds the number.")
+        return self.batch_seconds
+
     def shared(self, views: int) -> "BatchBounds":
         """Return the bounds for batches that contain each utterance `views` times."""
         if views == 1:
             return self
         squared = self.max_squared_seconds and self.max_squared_seconds / views
         cells = self.max_cells and self.max_cells / views
-        return BatchBounds(self.batch_seconds / views, max(1, self.max_utterances // views), squared, cells)
+        return BatchBounds(self.seconds / views, max(1, self.max_utterances // views), squared, cells)
 
     def longest_utterance(self) -> float:
         """Return the maximum duration of a single utterance, in seconds."""
         if self.max_squared_seconds is None:
-            return self.batch_seconds
-        return min(self.batch_seconds, math.sqrt(self.max_squared_seconds))
+            return self.seconds
+        return min(self.seconds, math.sqrt(self.max_squared_seconds))
 
     @overload
     def hold(self, longest: float, number: int, cells: float = 0) -> bool: ...
@@ -83,7 +104,7 @@ class BatchBounds:
             number: number of utterances.
             cells: number of elements of the head's largest tensor per utterance.
         """
-        fits = (longest * number <= self.batch_seconds) & (number <= self.max_utterances)
+        fits = (longest * number <= self.seconds) & (number <= self.max_utterances)
         if self.max_squared_seconds is not None:
             fits &= longest * longest * number <= self.max_squared_seconds
         if self.max_cells is not None:
@@ -95,7 +116,7 @@ class BatchBounds:
 
         A full batch here contains only utterances of this size.
         """
-        parts = (durations / self.batch_seconds).clamp(min=1 / self.max_utterances)
+        parts = (durations / self.seconds).clamp(min=1 / self.max_utterances)
         if self.max_squared_seconds is not None:
             parts = parts.maximum(durations * durations / self.max_squared_seconds)
         if self.max_cells is not None:

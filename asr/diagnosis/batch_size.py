@@ -1,78 +1,147 @@
-"""The largest batch whose training step is forecast to fit into the free memory."""
+"""The longest batch whose training steps fit into the free memory: forecast, then tried."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+import logging
+import math
+from collections.abc import Callable
+
+import torch
 
 from asr import build
 from asr.data.batch_plan import LESS_MEMORY
-from asr.data.manifest import Utterance
-from asr.diagnosis.forecast import CPU_FACTOR, GIGABYTE
-from asr.diagnosis.planned import planned
-from asr.diagnosis.training_memory import batch_bytes, step_bytes
-from asr.diagnosis.trial import Trial, device_of
+from asr.data.epoch_plan import EpochPlan
+from asr.data.position import start_of_epoch
+from asr.data.seeds import derive_seed
+from asr.data.token_counts import TokenCounts
+from asr.data.training_set import TrainingSet
+from asr.data.utterances import Utterances
+from asr.diagnosis.memory_trial import MemoryTrial
+from asr.diagnosis.trial import device_of, free_bytes, largest_batch, padded_seconds
 from asr.errors import InputError
 from asr.recognition.model import Model
 from asr.run.settings import RunSettings
+from asr.settings.conf import default_settings
 
-SHARE = 0.85  # of the free memory; the rest is for what a forecast does not include
-SMALLER = 0.75  # a batch that does not fit is shortened by a quarter
+SHARE = 0.85  # of the free memory; the rest is for what a trial does not include
+SMALLER, LARGER = 0.75, 1.5  # factors from one trial to the next
 MAX_TRIALS = 8
+MIN_STEPS = 10  # in an epoch
+MAX_SECONDS = 200.0  # with the default learning rate, which suits small batches
+
+logger = logging.getLogger(__name__)
 
 
-def fitting_batch_seconds(settings: RunSettings, utterances: Sequence[Utterance], model: Model) -> float:
-    """Return `data.batch_seconds`, lowered until the largest batch is forecast to fit into the device's memory.
+def fitting_batch_seconds(
+    settings: RunSettings, utterances: Utterances, model: Model, counts: TokenCounts | None = None
+) -> float:
+    """Return the longest `data.batch_seconds` whose training steps fit into the device's free memory.
+
+    The length of the settings is the upper bound; with `auto`, an epoch has at least MIN_STEPS steps, and with the
+    default learning rate a batch has at most MAX_SECONDS. One process takes the steps, also for a run with several.
 
     Args:
         settings: settings of the run.
         utterances: utterances to train on.
-        model: model of the run; it is moved to the run's device.
+        model: model of the run; it is unusable afterwards.
+        counts: token counts of the utterances; None: they are counted.
 
     Raises:
         InputError: not even a batch of the longest utterance fits.
     """
-    longest = min(settings.data.plan.selection.max_seconds, max(utterance.duration for utterance in utterances))
-
-    def excess(batch_seconds: float) -> float:
-        batches = replace(settings.data.plan.batches, batch_seconds=batch_seconds)
-        plan_settings = replace(settings.data.plan, batches=batches)
-        return memory_excess(replace(settings, data=replace(settings.data, plan=plan_settings)), utterances, model)
-
-    return largest(excess, settings.data.plan.batches.batch_seconds, longest)
+    batches = _Batches(settings, utterances, model, counts)
+    least, most = batches.bounds()
+    logger.info("looking for the longest batch of %g to %g s that fits into the memory", least, most)
+    return longest(batches.fit, max(least, batches.forecast(most)), least, most)
 
 
-def largest(excess: Callable[[float], float], batch_seconds: float, least: float) -> float:
-    """Return the first of `batch_seconds`, 3/4 of it, ... whose excess is not positive.
+def longest(fit: Callable[[float], bool], start: float, least: float, most: float) -> float:
+    """Return a length of batches that fit, in seconds; 4/3 of it does not fit, is above `most`, or trials have run out.
 
     Args:
-        excess: bytes by which a step with a batch of this length exceeds the memory.
-        batch_seconds: the longest batch.
-        least: the shortest useful batch.
+        fit: tries batches of this length; it is called at most MAX_TRIALS times.
+        start: length of the first trial.
+        least: the shortest useful length.
+        most: the greatest length.
 
     Raises:
-        InputError: there is no such length.
+        InputError: no tried length fits; `least` is one of them.
     """
-    lengths = [round(SMALLER**number * batch_seconds, 1) for number in range(MAX_TRIALS - 1)]
-    for length in [*(length for length in lengths if length > least), min(least, batch_seconds)]:
-        over = excess(length)
-        if over <= 0:
-            return length
-    must = f"a batch of {length:g} s must fit into the free memory; it exceeds it by {over / GIGABYTE:.1f} GB"
-    raise InputError(f"{must}. {LESS_MEMORY}, or take a smaller model.")
+    fitting, failed, seconds = 0.0, math.inf, start
+    for left in reversed(range(MAX_TRIALS)):
+        if fit(seconds):
+            fitting = seconds
+        else:
+            failed = seconds
+        following = LARGER * fitting if failed == math.inf else SMALLER * failed
+        seconds = min(most, max(least, round(following, 1)))
+        if left == 1 and not fitting:
+            seconds = least
+        if not fitting < seconds < failed:
+            break
+    if not fitting:
+        must = f"batches of {least:g} s, the length of the longest utterance, must fit into {SHARE:.0%} of the free"
+        raise InputError(f"{must} memory; they do not. {LESS_MEMORY}, or take a smaller model.")
+    return fitting
 
 
-def memory_excess(settings: RunSettings, utterances: Sequence[Utterance], model: Model) -> float:
-    """Return the bytes by which a step with the largest batch is forecast to exceed the memory that it may take."""
-    plan, device = planned(settings, utterances, model), device_of(settings)
-    model.to(device).train()
-    optimizer = build.build_optimizer(settings.components, model.named_parameters())
-    trial = Trial(model, optimizer, plan.training_set, device, settings.trainer.precision)
-    items = trial.largest(plan.first)
-    free = SHARE * trial.free() / (CPU_FACTOR if device.type == "cpu" else 1)
-    average = settings.ema.decay is not None
+class _Batches:
+    """The largest batches of a run, by `data.batch_seconds`; the arguments are those of `fitting_batch_seconds`."""
 
-    def measure(number: int) -> float:
-        needed = step_bytes(model, trial.made_up(items[:number]), trial.autocast, average)
-        model.zero_grad(set_to_none=True)
-        return needed
+    def __init__(self, settings: RunSettings, utterances: Utterances, model: Model, counts: TokenCounts | None) -> None:
+        self._settings, self._utterances, self._counts = settings, utterances, counts
+        self._features, self._reference = model.features, model.reference
+        self._augmentation = build.build_augmentation(settings.components, model.features.sample_rate)
+        self._processes = settings.trainer.num_processes()[0]
+        self._noise = torch.Generator().manual_seed(derive_seed(settings.seed, "memory"))
+        device = device_of(settings)
+        self._trial = MemoryTrial(
+            model,
+            device,
+            SHARE * free_bytes(device),
+            settings.components,
+            settings.plugins,
+            settings.trainer.precision,
+            average=settings.ema.decay is not None,
+            num_threads=settings.num_threads,
+        )
 
-    return batch_bytes(measure, len(items), free) - free
+    def bounds(self) -> tuple[float, float]:
+        """Return the length of the longest utterance, and the greatest length of a batch, in seconds."""
+        settings, added = self._settings, self._augmentation.max_added_seconds
+        views = self._reference.views
+        training_set = self._training_set(views * (settings.data.plan.selection.max_seconds + added))
+        utterance = views * (float(training_set.utterances.durations.max()) + added)
+        least = math.ceil(10 * utterance) / 10
+        if not settings.data.plan.batches.is_auto:
+            most = settings.data.plan.batches.seconds
+            return min(least, most), most
+        audio = 3600 * views * sum(training_set.epoch_hours.values())
+        most = audio / (MIN_STEPS * self._processes * settings.trainer.accumulate_grad_batches)
+        optimizer = settings.components["optimizer"]
+        if optimizer.get("lr") == default_settings("optimizer", optimizer["name"]).get("lr"):
+            most = min(most, MAX_SECONDS)
+        return least, max(least, math.floor(10 * most) / 10)
+
+    def _training_set(self, batch_seconds: float) -> TrainingSet:
+        settings, augmentation = self._settings.with_batch_seconds(batch_seconds), self._augmentation
+        of_plan = augmentation.speed, settings.seed, settings.data.plan, augmentation.max_added_seconds
+        return TrainingSet(self._utterances, self._features, self._reference, *of_plan, self._counts)
+
+    def _plan(self, training_set: TrainingSet) -> EpochPlan:
+        return training_set.epoch(start_of_epoch(0, self._processes))
+
+    def forecast(self, most: float) -> float:
+        """Forecast the longest batch that fits, up to `most` seconds."""
+        training_set = self._training_set(most)
+        items = largest_batch(self._plan(training_set), training_set)
+        numbers = {min(2**power, len(items)) for power in range(len(items).bit_length() + 1)}
+        batches = {number: training_set.made_up(items[:number], self._noise) for number in numbers}
+        return round(most * self._trial.fitting_share(batches), 1)
+
+    def fit(self, seconds: float) -> bool:
+        """Return whether optimizer steps on the largest batches fit, after they were tried."""
+        training_set = self._training_set(seconds)
+        plan = self._plan(training_set)
+        largest = [plan.items(step, int(padded_seconds(plan)[step].argmax())) for step in plan.largest()]
+        fits = self._trial.fits([training_set.made_up(items, self._noise) for items in largest])
+        logger.info("batches of %g s %s", seconds, "fit" if fits else "do not fit")
+        return fits

@@ -22,10 +22,11 @@ from asr.data.training_set import TrainingSet
 from asr.data.utterances import Utterances
 from asr.diagnosis.examination import splits_of
 from asr.diagnosis.finding import Case, Finding, Severity
+from asr.diagnosis.memory_trial import CPU_FACTOR
 from asr.diagnosis.planned import planned
 from asr.diagnosis.texts import coverage_findings, round_trip_findings
 from asr.diagnosis.training_memory import FULL, LORA, OPTIMIZER_BYTES, training_memory, weight_bytes
-from asr.diagnosis.trial import Steps, Trial, device_of, padded_seconds
+from asr.diagnosis.trial import Steps, Trial, device_of, free_bytes, largest_batch, padded_seconds
 from asr.errors import is_out_of_memory
 from asr.recognition.model import Model
 from asr.run.folder import fitted_front_end
@@ -35,9 +36,6 @@ from asr.run.settings import RunSettings
 from asr.text.numbers import counted, duration
 
 GIGABYTE = 1e9
-CPU_FACTOR = (
-    2.2  # maximum of a process's memory / its tensors on a CPU (benchmarks/README.md, "Memory of a training step")
-)
 LONG_WARM_UP = 0.5  # fraction of the run's steps; a longer warm-up is reported
 WARM_UP_ADVICE = (
     "Shorten schedule.warmup_steps, or set it to null and give schedule.warmup_fraction; or train for more epochs, or "
@@ -95,8 +93,8 @@ def forecast(settings: RunSettings, utterances: Sequence[Utterance], model: Mode
     model.to(device).train()
     optimizer = build.build_optimizer(settings.components, model.named_parameters())
     trial = Trial(model, optimizer, training_set, device, settings.trainer.precision)
-    items = trial.largest(plan)
-    free = trial.free() / (CPU_FACTOR if device.type == "cpu" else 1)
+    items = largest_batch(plan, training_set)
+    free = free_bytes(device) / (CPU_FACTOR if device.type == "cpu" else 1)
     try:
         needed = training_memory(
             model,

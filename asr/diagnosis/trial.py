@@ -94,34 +94,14 @@ class Trial:
         """Take a step, and return its duration in seconds."""
         batch = batch.to(self._device)
         begun = time.perf_counter()
-        with self.autocast():
-            encoded = self._model.encode(batch)
-            loss = self._model.head.losses(encoded, batch.targets)["loss"].sum()
-        loss.backward()
-        self._optimizer.step()
-        self._optimizer.zero_grad(set_to_none=True)
+        take_step(self._model, self._optimizer, batch, self.autocast())
         if self._device.type == "cuda":
             torch.cuda.synchronize(self._device)
         return time.perf_counter() - begun
 
-    def largest(self, plan: EpochPlan) -> list[Item]:
-        """Return the utterances of the largest planned batch: the longest, the one with most text, the others."""
-        padded = padded_seconds(plan)
-        step, rank = divmod(int(padded.flatten().argmax()), padded.shape[1])
-        items = plan.items(step, rank)
-        items.sort(key=self._data.num_frames, reverse=True)
-        longest_text = max(items, key=lambda item: len(self._data.utterances[item.row].text))
-        return [*dict.fromkeys((items[0], longest_text, *items))]
-
     def made_up(self, items: Sequence[Item]) -> Batch:
         """Make a synthetic batch with the sizes of utterances, on the device."""
         return self._data.made_up(items, self._noise).to(self._device)
-
-    def free(self) -> float:
-        """Return the bytes of the device's memory that are free."""
-        if self._device.type == "cuda":
-            return float(torch.cuda.mem_get_info(self._device)[0])
-        return float(free_memory())
 
     def autocast(self) -> AbstractContextManager[None]:
         """Return a context manager that runs the forward pass in the precision of training."""
@@ -142,6 +122,32 @@ class Trial:
             available = torch.cuda.get_device_properties(self._device).total_memory
             return torch.cuda.max_memory_allocated(self._device), available
         return peak_memory(), os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def take_step(
+    model: Model, optimizer: torch.optim.Optimizer, batch: Batch, autocast: AbstractContextManager[None]
+) -> None:
+    """Take an optimizer step on a batch; the forward pass runs in the context `autocast`."""
+    with autocast:
+        loss = model.head.losses(model.encode(batch), batch.targets)["loss"].sum()
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad(set_to_none=True)
+
+
+def largest_batch(plan: EpochPlan, training_set: TrainingSet) -> list[Item]:
+    """Return the utterances of the largest planned batch: the longest, the one with most text, the others."""
+    padded = padded_seconds(plan)
+    step, rank = divmod(int(padded.flatten().argmax()), padded.shape[1])
+    items = plan.items(step, rank)
+    items.sort(key=training_set.num_frames, reverse=True)
+    longest_text = max(items, key=lambda item: len(training_set.utterances[item.row].text))
+    return [*dict.fromkeys((items[0], longest_text, *items))]
+
+
+def free_bytes(device: torch.device) -> float:
+    """Return the bytes of a device's memory that are free."""
+    return float(torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else free_memory())
 
 
 def device_of(settings: RunSettings) -> torch.device:

@@ -276,9 +276,12 @@ class BestRQ:
         build.build_schedule(components)
         build.component("optimizer", components["optimizer"])
 
-    def prepare(self, settings: RunSettings, rank: int, world_size: int) -> PreparedSpeech:
+    def prepare(self, settings: RunSettings, rank: int, world_size: int, find_batch_seconds: Any) -> PreparedSpeech:
         """Open the run folder, read the corpus, whose texts may be absent, and fit the features."""
         configure(settings.data.storage)
+        if settings.data.plan.batches.is_auto:
+            must = "data.batch_seconds must be a number with objective=best_rq"
+            raise InputError(f"{must}, because only batches of a recogniser are tried; got auto. Give 100 or more.")
         without_text = [key for key in REQUIRED_KEYS if key != "text"]
         run = open_run(settings, rank, world_size, str, without_text)
         features = build.build_features(settings.components)

@@ -192,7 +192,9 @@ class LanguageModel:
         """Check the settings of all components before a training begins."""
         check_token_model(components)
 
-    def prepare(self, settings: LanguageModelSettings, rank: int, world_size: int) -> PreparedText:
+    def prepare(
+        self, settings: LanguageModelSettings, rank: int, world_size: int, find_batch_seconds: Any
+    ) -> PreparedText:
         """Open the run folder and read the texts.
 
         Raises:

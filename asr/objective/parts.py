@@ -207,10 +207,16 @@ class Objective(Protocol):
             InputError: a setting is invalid.
         """
 
-    def prepare(self, settings: Any, rank: int, world_size: int) -> Any:
+    def prepare(self, settings: Any, rank: int, world_size: int, find_batch_seconds: Any) -> Any:
         """Open the run folder, read the data, and fit what is fitted; return a `PreparedRun`.
 
         The first process calls this method before the others, which read the files that it has written.
+
+        Args:
+            settings: settings of the run.
+            rank: rank of this process.
+            world_size: number of processes.
+            find_batch_seconds: finds a number for `data.batch_seconds=auto` of a recogniser (`FindBatchSeconds`).
 
         Raises:
             InputError: the data, the settings or the folder cannot be used.

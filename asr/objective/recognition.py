@@ -20,7 +20,7 @@ from asr.objective.parts import WER, Losses, Measure, Rate, TrainedData
 from asr.objective.recognition_validation import RecognitionValidation
 from asr.recognition.recognizer import Recognizer
 from asr.run.outcome import finish
-from asr.run.preparation import Prepared, prepare, training_counts
+from asr.run.preparation import FindBatchSeconds, Prepared, prepare, training_counts
 from asr.run.settings import RunSettings
 from asr.run.validation_samples import SamplesFile
 from asr.storage.session import configure
@@ -102,10 +102,12 @@ class Recognition:
         """Check the settings of all components before a training begins."""
         build.check_components(components)
 
-    def prepare(self, settings: RunSettings, rank: int, world_size: int) -> Prepared:
+    def prepare(
+        self, settings: RunSettings, rank: int, world_size: int, find_batch_seconds: FindBatchSeconds
+    ) -> Prepared:
         """Open the run folder, read the corpus, and fit tokenizer and features."""
         configure(settings.data.storage)
-        return prepare(settings, rank, world_size)
+        return prepare(settings, rank, world_size, find_batch_seconds)
 
     def build(self, prepared: Prepared) -> tuple[TrainableRecognizer, SpeechToTrain]:
         """Make the recogniser, with the weights of the initial model, and the training set."""

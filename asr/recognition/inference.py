@@ -159,9 +159,7 @@ class RecordingEncoder:
         for waveform in waveforms:
             utterance = Utterance("", len(waveform) / features.sample_rate, "", "", labels=labels)
             longest = max(utterance.duration, *(example.utterance.duration for example in examples), 0)
-            if examples and (
-                longest * (len(examples) + 1) > bounds.batch_seconds or len(examples) == bounds.max_utterances
-            ):
+            if examples and (longest * (len(examples) + 1) > bounds.seconds or len(examples) == bounds.max_utterances):
                 yield from self._encode(collate(examples, labels=self.model.labels))
                 examples = []
             checked = waveform if check(waveform, features.sample_rate) else waveform[:0]

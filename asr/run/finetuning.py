@@ -85,7 +85,7 @@ def batch_choice(durations: Sequence[float], on_gpu: bool) -> ChosenSettings:
 
 
 def smaller_batch_choice(batch_seconds: float) -> ChosenSettings:
-    """Choose a batch that a forecast has made smaller."""
+    """Choose a batch that a trial has made smaller."""
     return ChosenSettings((f"data.batch_seconds={batch_seconds:g}",), "what fits into the free memory")
 
 

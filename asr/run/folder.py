@@ -131,6 +131,12 @@ def save_config(run_dir: Path, resolved: Mapping[str, Any]) -> None:
     write_whole_text(run_dir / CONFIG, yaml.safe_dump(dict(resolved), sort_keys=False))
 
 
+def read_config(run_dir: Path) -> dict[str, Any]:
+    """Read what `save_config` wrote."""
+    resolved: dict[str, Any] = yaml.safe_load((run_dir / CONFIG).read_text(encoding="utf-8"))
+    return resolved
+
+
 def begin_anew(run_dir: Path) -> None:
     """Remove the files of an earlier run that was stopped before its first checkpoint.
 

@@ -3,8 +3,8 @@
 import hashlib
 import logging
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from asr.build import build_augmentation
+from asr.build import build_augmentation, build_model
 from asr.checkpoint.adapted import ADAPTER, base_config
 from asr.checkpoint.bundle import check_attachable
 from asr.checkpoint.load import checkpoint_extra, fitted_files
@@ -44,6 +44,8 @@ if TYPE_CHECKING:
     from asr.data.training_set import TrainingSet
     from asr.interfaces import Features, Tokenizer
     from asr.recognition.model import Model
+
+FindBatchSeconds = Callable[[RunSettings, Utterances, "Model", TokenCounts], float]
 
 MAX_COMPARED = 1_000_000  # training texts that are compared with the test's, which takes seconds
 
@@ -249,10 +251,16 @@ def open_run(
     return OpenedRun(settings, rank, world_size, resume, corpus, start_of(settings.init))
 
 
-def prepare(settings: RunSettings, rank: int, world_size: int) -> Prepared:
+def prepare(settings: RunSettings, rank: int, world_size: int, find_batch_seconds: "FindBatchSeconds") -> Prepared:
     """Open the run folder, read the corpus, and fit tokenizer and features.
 
     The first process stores the fitted files. The other processes must call this function afterwards, to load them.
+
+    Args:
+        settings: settings of the run; the result has a number for `data.batch_seconds=auto`.
+        rank: rank of this process.
+        world_size: number of processes.
+        find_batch_seconds: finds this number in the first process of a new run.
 
     Raises:
         InputError: the corpus or the folder cannot be used, or an earlier run in the folder has other settings.
@@ -264,7 +272,16 @@ def prepare(settings: RunSettings, rank: int, world_size: int) -> Prepared:
     tokenizer, features, labels = folder.fitted_front_end(settings, corpus, rank == 0, start)
     files = fitted_files(tokenizer, features, labels)
     augmentation = build_augmentation(components, features.sample_rate)
-    state = run.enter(files, augmentation)
+    if settings.data.plan.batches.is_auto:
+        if run.resume is None and rank == 0:
+            model = build_model(components, tokenizer, features, labels)
+            found = find_batch_seconds(settings, corpus.train, model, training_counts(settings, corpus, model))
+        else:
+            stored = run.resume.run.settings if run.resume else folder.read_config(Path(settings.run_dir))
+            found = float(stored["data"]["batch_seconds"])
+        logger.info("data.batch_seconds=auto: %g", found)
+        settings = settings.with_batch_seconds(found)
+    state = replace(run, settings=settings).enter(files, augmentation)
     base = base_config(start.fingerprint, start.source) if start and ADAPTER in components else None
     extra = checkpoint_extra(components, files, base=base)
     return Prepared(settings, state, extra, corpus, features, augmentation, start, tokenizer, labels)

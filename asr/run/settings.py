@@ -3,7 +3,7 @@
 import logging
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
 import torch
@@ -265,6 +265,12 @@ class RunSettings(TrainingSettings):
     compile_blocks: Annotated[bool, SWITCH]
     debug: DebugSettings
     doctor: DoctorSettings
+
+    def with_batch_seconds(self, batch_seconds: float) -> "RunSettings":
+        """Return the settings with another `data.batch_seconds`."""
+        plan = self.data.plan
+        plan = replace(plan, batches=replace(plan.batches, batch_seconds=batch_seconds))
+        return replace(self, data=replace(self.data, plan=plan))
 
     def __post_init__(self) -> None:
         super().__post_init__()

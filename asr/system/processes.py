@@ -8,7 +8,7 @@ import select
 import signal
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 INTERRUPTED = 130  # exit status after Ctrl-C: 128 + SIGINT, as in shells
@@ -132,7 +132,7 @@ def peak_memory() -> int:
 
 
 def free_memory(root: Path = Path("/")) -> int:
-    """Return how many bytes of memory are free on this machine and in its container.
+    """Return how many bytes of memory are free for this process: on this machine, in its container, and by its limits.
 
     Args:
         root: root folder of the system.
@@ -140,6 +140,9 @@ def free_memory(root: Path = Path("/")) -> int:
     free = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     if (meminfo := root / "proc/meminfo").is_file():  # Linux
         free = 1024 * _number_after("MemAvailable:", meminfo.read_text())
+    of_process = resource.getrlimit(resource.RLIMIT_AS)[0]  # ulimit -v
+    if of_process != resource.RLIM_INFINITY:
+        free = min(free, of_process - _address_space())
     groups = root / "sys/fs/cgroup"
     for limit, usage, cached in (  # of version 2, of version 1
         (groups / "memory.max", groups / "memory.current", "inactive_file"),
@@ -149,6 +152,26 @@ def free_memory(root: Path = Path("/")) -> int:
             reclaimable = _number_after(f"{cached} ", (limit.parent / "memory.stat").read_text())
             free = min(free, int(text) - int(usage.read_text()) + reclaimable)
     return max(0, free)
+
+
+def limit_memory(more_bytes: float) -> None:
+    """Let this process take only this number of bytes in addition to its present memory; torch then raises an error.
+
+    Without a limit, Linux grants more memory than there is, and kills a process later: this one, if it has the choice.
+    """
+    if sys.platform != "linux":
+        return
+    with suppress(OSError):  # not in every container
+        Path("/proc/self/oom_score_adj").write_text("1000")
+    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+    limits = [limit for limit in (soft, hard) if limit != resource.RLIM_INFINITY]
+    resource.setrlimit(resource.RLIMIT_AS, (min([*limits, _address_space() + int(more_bytes)]), hard))
+
+
+def _address_space() -> int:
+    """Return the size of this process's address space in bytes (VmSize); 0 except on Linux."""
+    statm = Path("/proc/self/statm")
+    return int(statm.read_text().split()[0]) * resource.getpagesize() if statm.is_file() else 0
 
 
 def _number_after(name: str, text: str) -> int:

@@ -421,6 +421,9 @@ def _in_own_folder(command: Command, failed: list[str], settings: Any) -> float 
     if settings.trainer.devices != 1:
         must = "--multirun must train on one device, because its jobs share a process"
         raise InputError(f"{must}; got trainer.devices={settings.trainer.devices}. Start these runs one by one.")
+    if "data.batch_seconds=auto" in hydra_config.overrides.task:
+        must = "data.batch_seconds must be a number with --multirun, so that its runs can be compared"
+        raise InputError(f"{must}; got 'auto'. python -m asr.plan data.batch_seconds=auto finds the number.")
     named, number = hydra_config.job.override_dirname.replace("/", "_"), str(hydra_config.job.num)
     run_dir = str(Path(settings.run_dir, named if 0 < len(named) <= MAX_NAME_LENGTH else number))
     try:

@@ -12,6 +12,7 @@ from asr import build
 from asr.report.training import leave_report
 from asr.run.names import FAULTS
 from asr.run.outcome import best_score
+from asr.training.batch_size import find_batch_seconds
 from asr.training.distributed import first_then_all
 from asr.training.fit import fit
 from asr.training.sharding import shard_in_fit
@@ -54,7 +55,8 @@ def run_training(
     """
     objective: Objective = build.build_objective(settings.components)
     trainer = make_trainer(settings)
-    prepared = first_then_all(trainer, partial(objective.prepare, settings, trainer.global_rank, trainer.world_size))
+    of_process = trainer.global_rank, trainer.world_size
+    prepared = first_then_all(trainer, partial(objective.prepare, settings, *of_process, find_batch_seconds))
     settings, state = prepared.settings, prepared.state
     torch.set_num_threads(settings.num_threads)
     pl.seed_everything(settings.seed, verbose=False)

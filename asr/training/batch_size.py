@@ -1,0 +1,29 @@
+"""The longest batch whose training steps fit into the free memory, for the model as it is trained."""
+
+from asr.data.token_counts import TokenCounts
+from asr.data.utterances import Utterances
+from asr.diagnosis.batch_size import fitting_batch_seconds
+from asr.recognition.model import Model
+from asr.run.settings import RunSettings
+from asr.training.frozen import Frozen
+from asr.training.gradient_checkpointing import recompute_blocks
+
+
+def find_batch_seconds(
+    settings: RunSettings, utterances: Utterances, model: Model, counts: TokenCounts | None = None
+) -> float:
+    """Return the longest `data.batch_seconds` that fits; see `asr.diagnosis.batch_size.fitting_batch_seconds`.
+
+    Args:
+        settings: settings of the run.
+        utterances: utterances to train on.
+        model: new model of the run; it is unusable afterwards.
+        counts: token counts of the utterances; None: they are counted.
+
+    Raises:
+        InputError: not even a batch of the longest utterance fits, or `init.frozen` is invalid.
+    """
+    if settings.gradient_checkpointing:
+        recompute_blocks(model.encoder)
+    Frozen(model, settings.init.frozen, settings.init.frozen_steps)  # its weights have no gradients
+    return fitting_batch_seconds(settings, utterances, model, counts)
