@@ -290,6 +290,22 @@ def test_recordings_of_the_training_are_refused_as_test(recordings: Path, fluent
         )
 
 
+def test_recordings_of_the_training_part_are_refused_as_other_speech(
+    recordings: Path, fluent: Path, tmp_path: Path
+) -> None:
+    given = [str(fluent / "run"), str(recordings), "--output", str(tmp_path / "a"), "--dry-run", *QUICK]
+    finetune.main(given)
+    train, test = (str(tmp_path / f"a/data/{name}.jsonl") for name in ("train", "test"))
+    with refused(InputError, "--also-test ... DATA ... 48 ... 48"):
+        finetune.main([*given[:3], str(tmp_path / "b"), *given[4:], "--also-test", test, train])
+
+
+def test_an_option_of_another_format_is_refused(recordings: Path, fluent: Path, tmp_path: Path) -> None:
+    given = [str(fluent / "run"), str(recordings), "--output", str(tmp_path / "a"), "--field", "text"]
+    with refused(InputError, "--field ... label_studio ... table", cure="--field"):
+        finetune.main(given)
+
+
 def test_what_is_not_trained_on_is_counted_and_does_not_choose_the_method(
     fluent: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -14,6 +14,7 @@ from asr.data.manifest import Utterance
 from asr.errors import InputError
 from asr.sources.collect import MAX_NAMED, Collected, collect
 from asr.sources.entry import SourceOptions
+from asr.sources.formats import FORMATS
 from tests.refusals import mentions, refused
 from tests.test_convert_recipe import SOURCES, parquet_file
 
@@ -50,6 +51,18 @@ def spans(utterances: list[Utterance]) -> list[tuple[float | None, float, str]]:
 
 
 # ---- recognition
+
+
+@pytest.mark.parametrize("source", sorted(SOURCES.keys() - {"nemo"}))  # another name of manifest
+def test_options_of_other_formats_are_refused(source: str, tmp_path: Path) -> None:
+    format, make = SOURCES[source]
+    path = make(tmp_path)
+    options = {"text_column": "a", "audio_column": "b", "recordings": path, "field": "c", "newest": True, "root": path}
+    others = options.keys() - set(FORMATS[format].options)
+    assert others
+    for name in others:
+        with refused(InputError, f"--{name.replace('_', '-')} ... {format}"):
+            collect(path, SourceOptions(**{name: options[name]}), format, lambda _: None)
 
 
 @pytest.mark.parametrize("source", SOURCES)

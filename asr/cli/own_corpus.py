@@ -34,7 +34,7 @@ def parts_of(options: argparse.Namespace, say: Say) -> Parts:
     """Read DATA, --test and --also-test, and split DATA.
 
     Raises:
-        InputError: data cannot be read or split, or recordings of DATA are also in --test.
+        InputError: data cannot be read or split, or recordings of DATA are also in a test.
     """
     from asr.data.split import describe, split
 
@@ -45,8 +45,10 @@ def parts_of(options: argparse.Namespace, say: Say) -> Parts:
     test = parts.test
     if options.test is not None:
         test = _others(options, options.test, "test_audio", say)
-        _check_apart(data, test)
+        _check_apart("--test", test, "DATA", data)
     also = [_others(options, path, f"also_audio_{n}", say) for n, path in enumerate(options.also_test, start=1)]
+    for utterances in also:
+        _check_apart("--also-test", utterances, "the training part of DATA", parts.train)
     return Parts(parts.train, parts.valid, test, also)
 
 
@@ -78,12 +80,12 @@ def _path(given: str) -> Path:
     return download_dataset(given) if given.startswith(DATASETS) else Path(given)
 
 
-def _check_apart(data: "Sequence[Utterance]", test: "Sequence[Utterance]") -> None:
-    """Check that the test has other recordings than DATA."""
+def _check_apart(option: str, test: "Sequence[Utterance]", of: str, data: "Sequence[Utterance]") -> None:
+    """Check that the test of an option has other recordings than `data`, whose name is `of`."""
     places = {(os.path.realpath(each.audio_filepath), each.offset) for each in data}
     common = [each.id for each in test if (os.path.realpath(each.audio_filepath), each.offset) in places]
     if common:
-        must = "--test must have other recordings than DATA"
+        must = f"{option} must have other recordings than {of}"
         raise InputError(f"{must}; {len(common):,} of its {len(test):,} are in both, such as {shown(common[0])}.")
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from asr.data.manifest import Utterance
 from asr.errors import InputError
 from asr.sources.entry import SourceOptions, SourceReport, utterances
-from asr.sources.formats import FORMATS, recognised
+from asr.sources.formats import FORMATS, check_options, recognised
 from asr.text.numbers import counted
 from asr.text.printable import listed
 
@@ -50,11 +50,12 @@ def collect(
         format_option: option of the command that gives `format`, for errors.
 
     Raises:
-        InputError: the format is not recognised; the source does not have the format; there are problems and
-            `options.skip_bad` is false; or there is no utterance.
+        InputError: the format is not recognised; an option is one of other formats; the source does not have the
+            format; there are problems and `options.skip_bad` is false; or there is no utterance.
     """
     if format is None:
         format = recognised(path, format_option)
+    check_options(format, options)
     report = SourceReport()
     collected = list(utterances(FORMATS[format].read(path, options, report), report))
     for problem in report.problems[:MAX_NAMED]:

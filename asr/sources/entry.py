@@ -55,7 +55,7 @@ class SourceEntry:
 
 @dataclass(frozen=True, slots=True)
 class SourceOptions:
-    """Options for reading a source; a format ignores the options of other formats.
+    """Options for reading a source; `asr.sources.formats` names those that only some formats use.
 
     Args:
         root: folder for relative audio paths, and for the audio of Label Studio; None: the format's default folder.

@@ -19,7 +19,7 @@ from asr.sources import (
     table,
     text_files,
 )
-from asr.sources.entry import Reader
+from asr.sources.entry import Reader, SourceOptions
 from asr.text.numbers import counted
 from asr.text.printable import listed
 
@@ -31,26 +31,48 @@ class SourceFormat(NamedTuple):
         kind: noun with its article, for messages.
         accepts: whether a file or folder has the format, by its name and first lines; False for an absent one.
         read: yields the entries of a source; raises InputError if the source does not have the format.
+        options: fields of `SourceOptions` that only some formats use, and that `read` uses.
     """
 
     kind: str
     accepts: Callable[[Path], bool]
     read: Reader
+    options: tuple[str, ...]
 
 
 FORMATS = {
-    "manifest": SourceFormat("a manifest", manifest.accepts, manifest.read),
-    "kaldi": SourceFormat("a Kaldi data directory", kaldi.accepts, kaldi.read),
-    "label_studio": SourceFormat("an export of Label Studio", label_studio.accepts, label_studio.read),
-    "common_voice": SourceFormat("a table of Common Voice", common_voice.accepts, common_voice.read),
-    "ljspeech": SourceFormat("a metadata.csv like LJSpeech's", ljspeech.accepts, ljspeech.read),
-    "audio_folder": SourceFormat("an audio folder with metadata", audio_folder.accepts, audio_folder.read),
-    "librispeech": SourceFormat("a folder of LibriSpeech", librispeech.accepts, librispeech.read),
-    "table": SourceFormat("a table", table.accepts, table.read),
-    "text_files": SourceFormat("a folder of audio with .txt files", text_files.accepts, text_files.read),
-    "parquet": SourceFormat("Parquet", parquet.accepts, parquet.read),
-    "lhotse": SourceFormat("a manifest of lhotse", lhotse.accepts, lhotse.read),
+    "manifest": SourceFormat("a manifest", manifest.accepts, manifest.read, ("root",)),
+    "kaldi": SourceFormat("a Kaldi data directory", kaldi.accepts, kaldi.read, ("root",)),
+    "label_studio": SourceFormat(
+        "an export of Label Studio",
+        label_studio.accepts,
+        label_studio.read,
+        ("root", "audio_column", "field", "annotator", "newest"),
+    ),
+    "common_voice": SourceFormat("a table of Common Voice", common_voice.accepts, common_voice.read, ("root",)),
+    "ljspeech": SourceFormat("a metadata.csv like LJSpeech's", ljspeech.accepts, ljspeech.read, ("root",)),
+    "audio_folder": SourceFormat(
+        "an audio folder with metadata", audio_folder.accepts, audio_folder.read, ("root", "text_column")
+    ),
+    "librispeech": SourceFormat("a folder of LibriSpeech", librispeech.accepts, librispeech.read, ()),
+    "table": SourceFormat("a table", table.accepts, table.read, ("root", "text_column", "audio_column")),
+    "text_files": SourceFormat("a folder of audio with .txt files", text_files.accepts, text_files.read, ()),
+    "parquet": SourceFormat("Parquet", parquet.accepts, parquet.read, ("text_column",)),
+    "lhotse": SourceFormat("a manifest of lhotse", lhotse.accepts, lhotse.read, ("root", "recordings")),
 }
+
+
+def check_options(name: str, options: SourceOptions) -> None:
+    """Check that no option of other formats is given; `name` is the name of the format.
+
+    Raises:
+        InputError: an option is one of other formats.
+    """
+    for field in sorted({field for format in FORMATS.values() for field in format.options}):
+        if getattr(options, field) not in (None, False) and field not in FORMATS[name].options:
+            users = ", ".join(other for other, format in FORMATS.items() if field in format.options)
+            option = f"--{field.replace('_', '-')}"
+            raise InputError(f"{option} needs one of the formats {users}; got {name}. Leave out {option}.")
 
 
 def recognised(path: Path, option: str) -> str:
