@@ -3,35 +3,33 @@
 import logging
 import math
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, ClassVar, cast
+from typing import Annotated, Any, ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from asr import build
-from asr.checkpoint.bundle import ENCODER_KEYS
-from asr.checkpoint.load import checkpoint_extra
-from asr.checkpoint.saved import CHECKPOINTS, by_score, kept_checkpoints
 from asr.data.batch import Batch
-from asr.data.dataset import Reference
-from asr.data.manifest import REQUIRED_KEYS
 from asr.data.seeds import derive_seed
-from asr.data.token_counts import TokenCounts
-from asr.data.training_set import TrainingSet
 from asr.errors import InputError
 from asr.evaluation.perplexity import of_loss, written
 from asr.interfaces import Encoder, Features
 from asr.kernels.choice import exact
 from asr.lengths import padding_mask
 from asr.objective.parts import Losses, Measure, Processes, Rate
-from asr.objective.recognition import SpeechToTrain, too_large, zero_loss
-from asr.run.folder import load_or_fit, statistics_of
-from asr.run.outcome import write_run_bundle
-from asr.run.preparation import PreparedSpeech, open_run
+from asr.objective.recognition import SpeechToTrain, too_large
+from asr.objective.untranscribed import (
+    check_untranscribed,
+    idle_step,
+    new_encoder,
+    prepare_untranscribed,
+    speech_to_train,
+    write_encoder,
+)
+from asr.run.preparation import PreparedSpeech
 from asr.run.settings import RunSettings
 from asr.settings.rule import above, number, whole
-from asr.storage.session import configure
 from asr.text.numbers import percent
 
 PERPLEXITY_OF_CODES = Measure("masked_perplexity", "perplexity of masked frames", written)
@@ -162,10 +160,7 @@ class MaskedPrediction:
 
     def idle(self) -> Tensor:
         """Return the zero loss, (1,), of a batch without utterances."""
-        encoder, weight = self.model.encoder, self.model.output.weight
-        features = torch.zeros(1, encoder.stride, self.model.features.dim, device=weight.device)
-        out = encoder(features, torch.zeros(1, dtype=torch.int64, device=weight.device)).out
-        return zero_loss(out, self.model.output)
+        return idle_step(self.model.encoder, self.model.features, self.model.output)
 
     def too_large(self, batch: Batch | None) -> str:
         """Return the error message for a batch that does not fit into memory."""
@@ -264,75 +259,34 @@ class BestRQ:
         Raises:
             InputError: a setting is invalid, the features are not normalised, or an augmentation masks features.
         """
-        features = build.build_features(components)
-        with torch.device("meta"):
-            build.component("encoder", components["encoder"])(features.dim)
+        check_untranscribed(components)
         if components["features"]["normalize"]["name"] == "none":
             must = "features must be normalised with objective=best_rq, or most frames would have the same code"
             raise InputError(f"{must}; got features/normalize=none. Give features/normalize=global_cmvn.")
-        if build.build_augmentation(components, features.sample_rate).features:
+        if build.build_augmentation(components, components["features"]["sample_rate"]).features:
             must = "augment must not mask features with objective=best_rq, which masks them itself"
             raise InputError(f"{must}; got {', '.join(components['augment'])}. Give augment=[speed_perturb].")
-        build.build_schedule(components)
-        build.component("optimizer", components["optimizer"])
 
     def prepare(self, settings: RunSettings, rank: int, world_size: int, find_batch_seconds: Any) -> PreparedSpeech:
         """Open the run folder, read the corpus, whose texts may be absent, and fit the features."""
-        configure(settings.data.storage)
-        if settings.data.plan.batches.is_auto:
-            must = "data.batch_seconds must be a number with objective=best_rq"
-            raise InputError(f"{must}, because only batches of a recogniser are tried; got auto. Give 100 or more.")
-        without_text = [key for key in REQUIRED_KEYS if key != "text"]
-        run = open_run(settings, rank, world_size, str, without_text)
-        features = build.build_features(settings.components)
-        parts = {"features": statistics_of(features, settings, run.corpus.train)}
-        files = load_or_fit(settings, parts, rank == 0, run.start)
-        augmentation = build.build_augmentation(settings.components, features.sample_rate)
-        extra = checkpoint_extra(settings.components, files, ENCODER_KEYS)
-        state = run.enter(files, augmentation)
-        return PreparedSpeech(settings, state, extra, run.corpus, features, augmentation, run.start)
+        return prepare_untranscribed(settings, rank, world_size)
 
     def build(self, prepared: PreparedSpeech) -> tuple[MaskedPrediction, SpeechToTrain]:
         """Make the model, with the encoder of the initial model, and the training set."""
-        settings, corpus, features = prepared.settings, prepared.corpus, prepared.features
-        encoder: Encoder = build.component("encoder", settings.components["encoder"])(features.dim)
+        features, encoder, size = prepared.features, new_encoder(prepared), self._codebook[0]
         quantizer = RandomQuantizer(encoder.stride * features.dim, *self._codebook)
-        model = PretrainedEncoder(features, encoder, quantizer, self._codebook[0])
-        if prepared.start is not None:
-            prepared.start.load_encoder(model)
-        size = self._codebook[0]
-        reference = Reference(_no_tokens, _one_frame, encoder.output_lengths, lambda frames, tokens: frames * size)
-        augmentation = prepared.augmentation
-        of_plan = augmentation.speed, settings.seed, settings.data.plan, augmentation.max_added_seconds
-        ones = torch.ones(len(corpus.train), dtype=torch.int32)
-        train = TrainingSet(corpus.train, features, reference, *of_plan, TokenCounts(ones, ones))
-        if settings.debug.same_utterances:
-            corpus = corpus.only(train.utterances)
-        parameters, name = sum(parameter.numel() for parameter in model.parameters()), type(encoder).__name__
-        logger.info("%s with %s parameters, %d codes", name, f"{parameters:,}", size)
-        prepared.describe_speech(corpus, train)
-        sizes = {"parameters": parameters, "codes": size}
-        trained = {"utterances": len(corpus.train), "hours": corpus.train.hours}
-        prepared.state.record_start(name, sizes, trained, {"utterances": len(corpus.valid)} if corpus.valid else {})
+        model = PretrainedEncoder(features, encoder, quantizer, size)
         span = max(1, round(self._mask_seconds * features.sample_rate / features.hop / encoder.stride))
-        masks = {"mask_probability": self._mask_probability, "span": span, "noise": self._noise}
-        trainable = MaskedPrediction(model, **cast(dict[str, Any], masks), seed=settings.seed)
-        return trainable, SpeechToTrain(train, settings.data.max_bad_fraction * len(train), corpus, augmentation)
+        trainable = MaskedPrediction(
+            model,
+            mask_probability=self._mask_probability,
+            span=span,
+            noise=self._noise,
+            seed=prepared.settings.seed,
+        )
+        return trainable, speech_to_train(prepared, model, encoder, lambda frames: frames * size)
 
     def finish(self, prepared: PreparedSpeech, data: SpeechToTrain, device: Any) -> dict[str, Any]:
         """Write the bundle: features and encoder, from which asr.train starts with `init.from`."""
-        run_dir = prepared.state.run_dir
-        best = by_score(kept_checkpoints(run_dir / CHECKPOINTS))
-        score = written(best[0].score or math.nan, 2) if best else "not measured"
-        use = "Train a recogniser from it with `python -m asr.train init.from=FOLDER`, where FOLDER is this one.\n"
-        facts = {"pre-training": "BEST-RQ, without texts", f"best validation {self.measure.title}": score}
-        write_run_bundle(run_dir, prepared.settings, prepared.start, "An encoder without a head,", use, facts)
+        write_encoder(prepared, "BEST-RQ", self.measure)
         return {}
-
-
-def _no_tokens(text: str) -> list[int]:
-    return []
-
-
-def _one_frame(tokens: list[int]) -> int:
-    return 1

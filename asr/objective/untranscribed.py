@@ -1,0 +1,133 @@
+"""What objectives on speech without texts share: preparation, training set, and a bundle with an encoder."""
+
+import logging
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from asr import build
+from asr.checkpoint.bundle import ENCODER_KEYS
+from asr.checkpoint.load import checkpoint_extra
+from asr.checkpoint.saved import CHECKPOINTS, by_score, kept_checkpoints
+from asr.data.dataset import Reference
+from asr.data.manifest import REQUIRED_KEYS
+from asr.data.token_counts import TokenCounts
+from asr.data.training_set import TrainingSet
+from asr.errors import InputError
+from asr.interfaces import Encoder, Features
+from asr.objective.parts import Measure
+from asr.objective.recognition import SpeechToTrain, zero_loss
+from asr.run.folder import load_or_fit, statistics_of
+from asr.run.outcome import write_run_bundle
+from asr.run.preparation import PreparedSpeech, open_run
+from asr.run.settings import RunSettings
+from asr.storage.session import configure
+
+logger = logging.getLogger(__name__)
+
+
+def check_untranscribed(components: Mapping[str, Any]) -> None:
+    """Check the settings of all components before a training begins.
+
+    Raises:
+        InputError: a setting is invalid.
+    """
+    features = build.build_features(components)
+    with torch.device("meta"):
+        build.component("encoder", components["encoder"])(features.dim)
+    build.build_augmentation(components, features.sample_rate)
+    build.build_schedule(components)
+    build.component("optimizer", components["optimizer"])
+
+
+def prepare_untranscribed(settings: RunSettings, rank: int, world_size: int) -> PreparedSpeech:
+    """Open the run folder, read the corpus, whose texts may be absent, and fit the features.
+
+    Raises:
+        InputError: the corpus or the folder cannot be used, an earlier run in the folder has other settings, or
+            `data.batch_seconds` is auto.
+    """
+    configure(settings.data.storage)
+    components = settings.components
+    if settings.data.plan.batches.is_auto:
+        must = f"data.batch_seconds must be a number with objective={components['objective']['name']}"
+        raise InputError(f"{must}, because only batches of a recogniser are tried; got auto. Give 100 or more.")
+    required = [key for key in REQUIRED_KEYS if key != "text"]
+    run = open_run(settings, rank, world_size, str, required)
+    features = build.build_features(components)
+    parts = {"features": statistics_of(features, settings, run.corpus.train)}
+    files = load_or_fit(settings, parts, rank == 0, run.start)
+    augmentation = build.build_augmentation(components, features.sample_rate)
+    state = run.enter(files, augmentation)
+    extra = checkpoint_extra(components, files, ENCODER_KEYS)
+    return PreparedSpeech(settings, state, extra, run.corpus, features, augmentation, run.start)
+
+
+def new_encoder(prepared: PreparedSpeech) -> Encoder:
+    """Make the encoder of a run, with new weights."""
+    encoder: Encoder = build.component("encoder", prepared.settings.components["encoder"])(prepared.features.dim)
+    return encoder
+
+
+def speech_to_train(
+    prepared: PreparedSpeech, model: nn.Module, encoder: Encoder, cells: Callable[[Any], Any] = lambda frames: 0
+) -> SpeechToTrain:
+    """Load the initial encoder, plan the training set, and log the sizes and the start of the run.
+
+    Args:
+        prepared: the run's settings and data.
+        model: the model, whose tensors `encoder.*` are those of `encoder`.
+        encoder: the encoder.
+        cells: returns the number of elements of the model's largest tensor for an utterance with these encoder frames,
+            which `data.max_cells` limits.
+    """
+    settings, corpus, augmentation = prepared.settings, prepared.corpus, prepared.augmentation
+    if prepared.start is not None:
+        prepared.start.load_encoder(model)
+    reference = Reference(_no_tokens, _one_frame, encoder.output_lengths, lambda frames, tokens: cells(frames))
+    of_plan = augmentation.speed, settings.seed, settings.data.plan, augmentation.max_added_seconds
+    ones = torch.ones(len(corpus.train), dtype=torch.int32)
+    train = TrainingSet(corpus.train, prepared.features, reference, *of_plan, TokenCounts(ones, ones))
+    if settings.debug.same_utterances:
+        corpus = corpus.only(train.utterances)
+    parameters, name = sum(parameter.numel() for parameter in model.parameters()), type(encoder).__name__
+    logger.info("%s with %s parameters", name, f"{parameters:,}")
+    prepared.describe_speech(corpus, train)
+    trained = {"utterances": len(corpus.train), "hours": corpus.train.hours}
+    validated = {"utterances": len(corpus.valid)} if corpus.valid else {}
+    prepared.state.record_start(name, {"parameters": parameters}, trained, validated)
+    return SpeechToTrain(train, settings.data.max_bad_fraction * len(train), corpus, augmentation)
+
+
+def idle_step(encoder: Encoder, features: Features, head: nn.Module) -> Tensor:
+    """Return a zero, (1,), that depends on every weight of an encoder and of a head after it."""
+    device = next(head.parameters()).device
+    silence = torch.zeros(1, encoder.stride, features.dim, device=device)
+    return zero_loss(encoder(silence, torch.zeros(1, dtype=torch.int64, device=device)).out, head)
+
+
+def write_encoder(prepared: PreparedSpeech, pre_training: str, measure: Measure) -> None:
+    """Write the bundle, with features and encoder, from which asr.train starts with `init.from`.
+
+    Args:
+        prepared: the run's settings and folder.
+        pre_training: name of the pre-training, for the model card.
+        measure: metric of validations.
+    """
+    run_dir = prepared.state.run_dir
+    best = by_score(kept_checkpoints(run_dir / CHECKPOINTS))
+    score = measure.write(math.nan if best[0].score is None else best[0].score, 2) if best else "not measured"
+    use = "Train a recogniser from it with `python -m asr.train init.from=FOLDER`, where FOLDER is this one.\n"
+    facts = {"pre-training": f"{pre_training}, without texts", f"best validation {measure.title}": score}
+    write_run_bundle(run_dir, prepared.settings, prepared.start, "An encoder without a head,", use, facts)
+
+
+def _no_tokens(text: str) -> list[int]:
+    return []
+
+
+def _one_frame(tokens: list[int]) -> int:
+    return 1
