@@ -66,7 +66,8 @@ def build_model(config: Config, tokenizer: Tokenizer, features: Features, labels
         must = f"features.normalize must not need later frames for encoder={config['encoder']['name']}"
         given = config["features"]["normalize"]["name"]
         raise InputError(f"{must}; {given} does. Take features/normalize=global_cmvn.")
-    head = component("head", config["head"])(encoder.output_dim, len(encoder.blocks), tokenizer.vocab_size)
+    block_dims = {name: block.dim for name, block in encoder.named_blocks()}
+    head = component("head", config["head"])(encoder.output_dim, block_dims, tokenizer.vocab_size)
     normalize = get_normalizer(config["normalizer"])
     model = Model(normalize, tokenizer, features, encoder, head, _prompt(config, encoder.output_dim, labels), labels)
     if "adapter" in config:
@@ -248,10 +249,15 @@ def build_schedule(config: Config) -> Schedule:
     return component("schedule", config["schedule"])()
 
 
-def build_optimizer(config: Config, named_parameters: Iterable[tuple[str, nn.Parameter]]) -> torch.optim.Optimizer:
-    """Make the optimizer of all parameters that require a gradient."""
+def build_optimizer(
+    config: Config, named_parameters: Iterable[tuple[str, nn.Parameter]], depths: Mapping[str, int]
+) -> torch.optim.Optimizer:
+    """Make the optimizer of all parameters that require a gradient.
+
+    `depths` are `Model.depths`; {} for a network without encoder blocks.
+    """
     make: OptimizerMaker = component("optimizer", config["optimizer"])()
-    return make((name, parameter) for name, parameter in named_parameters if parameter.requires_grad)
+    return make([(name, parameter) for name, parameter in named_parameters if parameter.requires_grad], depths)
 
 
 def check_components(config: Config) -> None:

@@ -109,13 +109,46 @@ class Masks(Protocol):
         """Draw rectangles (M, 4) from torch's CPU generator: first frame, end frame, first bin, end bin."""
 
 
+State = dict[str, Tensor]  # tensors by name, batch first, so that indexing adds and removes streams
+
+
 class Subsampling(Protocol):
-    """Map features (B, T, F) and their lengths (B,) to encoder frames (B, T', D) and their lengths (B,)."""
+    """Map features (B, T, F) and their lengths (B,) to encoder frames (B, T', D) and their lengths (B,).
+
+    The constructor takes F and D. Padding may contain anything, and the output must be finite at padded frames.
+    """
 
     stride: int  # feature frames per encoder frame
 
+    @property
+    def streaming(self) -> "StreamingSubsampling | None":
+        """This object if it can continue from chunk to chunk; else None."""
+
     def __call__(self, features: Tensor, feature_lengths: Tensor) -> tuple[Tensor, Tensor]: ...
     def output_lengths(self, feature_lengths: Lengths) -> Lengths: ...
+
+
+class StreamingSubsampling(Subsampling, Protocol):
+    """A subsampling in which an encoder frame needs no feature frame after its own `stride` frames."""
+
+    first_frames: int  # feature frames that the first encoder frame of a stream needs, at most `stride`
+
+    def initial_state(self, batch: int) -> State: ...
+    def step(
+        self, features: Tensor, feature_lengths: Tensor, state: State, ahead: int = 0
+    ) -> tuple[Tensor, Tensor, State]:
+        """Subsample the next frames of streams.
+
+        Args:
+            features: feature frames, (B, T, F). The first frames of a stream begin with `stride - first_frames` frames
+                that are not read.
+            feature_lengths: number of valid frames, (B,); a multiple of `stride`, except at the end of a stream.
+            state: state of the streams.
+            ahead: number of feature frames at the end that the next step computes again; a multiple of `stride`.
+
+        Returns:
+            The output (B, T', D), its lengths (B,), and the state before the `ahead` frames.
+        """
 
 
 class MaskedNorm(Protocol):
@@ -269,12 +302,40 @@ Taps = Mapping[int, Tap]
 NO_TAPS: Taps = MappingProxyType({})
 
 
+class Block(NamedTuple):
+    """A block of an encoder, after which a head can tap the encoder.
+
+    Args:
+        module: the block; the encoder calls it with positional arguments only.
+        dim: number of values per frame of its output.
+        stride: feature frames per output frame.
+    """
+
+    module: nn.Module
+    dim: int
+    stride: int
+
+
+NamedBlocks = Sequence[tuple[str, Block]]
+"""Blocks in order of use, each with its name in the encoder's state dict; `Taps` count them from 0."""
+
+
+BlockDims = Mapping[str, int]
+"""Dimension of each block by name, in order of use."""
+
+
 class Encoder(Protocol):
     """Encode features (B, T, F) with feature_lengths (B,); `taps` change the inputs of blocks."""
 
     output_dim: int  # D
     stride: int  # feature frames per encoder frame
-    blocks: nn.ModuleList  # all of one class; empty if no block can be tapped
+
+    def named_blocks(self) -> NamedBlocks:
+        """List the blocks; the list is empty if no block can be tapped.
+
+        A block of n output frames for an utterance of T' encoder frames must have |n * block.stride - T' * stride| less
+        than the larger of both strides.
+        """
 
     @property
     def streaming(self) -> "StreamingEncoder | None":
@@ -282,9 +343,6 @@ class Encoder(Protocol):
 
     def __call__(self, features: Tensor, feature_lengths: Tensor, taps: Taps = NO_TAPS) -> Encoded: ...
     def output_lengths(self, feature_lengths: Lengths) -> Lengths: ...
-
-
-State = dict[str, Tensor]  # tensors by name, batch first, so that indexing adds and removes streams
 
 
 class StreamingEncoder(Encoder, Protocol):
@@ -321,10 +379,11 @@ class Decoders(NamedTuple):
 
 
 class Head(Protocol):
-    """Output layers and their loss; the constructor takes output_dim D, the encoder's number of blocks, vocab_size V.
+    """Output layers and their loss.
 
-    A head stores no state between calls. `losses` returns each loss by name, (B,): sums over an utterance, not means.
-    "loss" is minimised; the others, which `loss_names` lists, are logged.
+    The constructor takes output_dim D, block_dims (`BlockDims` of the encoder) and vocab_size V. A head stores no state
+    between calls. `losses` returns each loss by name, (B,): sums over an utterance, not means. "loss" is minimised; the
+    others, which `loss_names` lists, are logged.
     """
 
     loss_names: tuple[str, ...]  # without "loss"
@@ -336,7 +395,9 @@ class Head(Protocol):
     @property
     def frame_head(self) -> "FrameHead | None": ...
     def losses(self, encoded: Encoded, targets: Targets) -> Mapping[str, Tensor]: ...
-    def min_frames(self, tokens: list[int]) -> int: ...
+    def min_frames(self, tokens: list[int]) -> int:
+        """Minimum number of frames of encoder_out, and in training of each tapped block, for `tokens`."""
+
     def cells(self, frames: Lengths, tokens: Lengths) -> Lengths:
         """Number of elements of the head's largest tensor for one utterance with these numbers of frames and tokens."""
 
@@ -579,9 +640,15 @@ class Schedule(Protocol):
 
 
 class OptimizerMaker(Protocol):
-    """Make the optimizer of named parameters; groups of parameters may have their own settings."""
+    """Make the optimizer of named parameters; groups of parameters may have their own settings.
 
-    def __call__(self, named_parameters: Iterable[tuple[str, nn.Parameter]]) -> Optimizer: ...
+    `depths` maps names of weights to the number of their block from the input on, from 1; the front-end has depth 0.
+    Weights after the last block have no depth.
+    """
+
+    def __call__(
+        self, named_parameters: Iterable[tuple[str, nn.Parameter]], depths: Mapping[str, int]
+    ) -> Optimizer: ...
 
 
 class Adapter(Protocol):

@@ -76,7 +76,7 @@ class Net(nn.Module):
         super().__init__()
         self.encoder = encoder
         self.blocks = blocks
-        self.head = CTC(dim, len(blocks), VOCAB_SIZE)
+        self.head = CTC(dim, {}, VOCAB_SIZE)
 
     def forward(self, features: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
         """Map features (B, T, F) and lengths (B,) to log_probs (B, T', V) and their lengths (B,)."""

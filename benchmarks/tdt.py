@@ -177,7 +177,7 @@ def random_head(blank_bias: float) -> Transducer:
     torch.manual_seed(0)
     settings = default_settings("head", "tdt") | SHAPE
     settings["predictor"] = default_settings("head/predictor", "lstm") | PREDICTOR
-    head: Transducer = component("head", settings)(OUTPUT_DIM, 1, VOCAB_SIZE).eval()
+    head: Transducer = component("head", settings)(OUTPUT_DIM, {}, VOCAB_SIZE).eval()
     with torch.no_grad():
         for weight in head.parameters():
             if weight.dim() > 1:

@@ -80,7 +80,8 @@ def measure(encoder: str, way: str, count: int, seconds: float) -> float:
 
 def take_steps(model: Model, batch: Batch) -> None:
     """Train for STEPS optimizer steps on one batch."""
-    optimizer = build_optimizer({"optimizer": default_settings("optimizer", "adamw")}, model.named_parameters())
+    settings = {"optimizer": default_settings("optimizer", "adamw")}
+    optimizer = build_optimizer(settings, model.named_parameters(), model.depths)
     set_modes(model)
     for _ in range(STEPS):
         encoded = model.encode(batch)
@@ -94,7 +95,7 @@ def make_model(encoder_name: str, way: str) -> Model:
     tokenizer = build_tokenizer({"tokenizer": default_settings("tokenizer", "char")})  # not used by a training step
     features = build_features({"features": default_settings("features", "fbank")})
     encoder = component("encoder", nets.encoder_config(encoder_name))(features.dim)
-    head = component("head", default_settings("head", "ctc"))(encoder.output_dim, len(encoder.blocks), nets.VOCAB_SIZE)
+    head = component("head", default_settings("head", "ctc"))(encoder.output_dim, {}, nets.VOCAB_SIZE)
     model = WAYS[way](Model(basic, tokenizer, features, encoder, head))
     if model is None:
         raise InputError(f"--encoder must have linear layers for an adapter; {encoder_name} has none.")

@@ -56,6 +56,11 @@ TINY = [
 needs_shared = pytest.mark.skipif(not SHARED.is_dir(), reason="needs real recorded speech in ../shared/data")
 
 
+def block_dims(dim: int, number: int = 4) -> dict[str, int]:
+    """Return the dimensions of the blocks of an encoder, for its head."""
+    return {f"blocks.{index}": dim for index in range(number)}
+
+
 def resolved(*overrides: str, root: str = "train") -> dict[str, Any]:
     """Compose conf/train.yaml, or another root config, with overrides; return a plain dict.
 

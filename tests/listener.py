@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from asr.build import build_features
 from asr.decode.greedy import Greedy
 from asr.head.ctc import CTC
-from asr.interfaces import BLANK_ID, NO_TAPS, Decoder, Encoded, Head, Taps, Targets, Tokenizer
+from asr.interfaces import BLANK_ID, NO_TAPS, Decoder, Encoded, Head, NamedBlocks, Taps, Targets, Tokenizer
 from asr.lengths import Lengths, padding_mask
 from asr.recognition.confidence import UNCALIBRATED
 from asr.recognition.model import Model
@@ -34,7 +34,6 @@ class Ear(nn.Module):
 
     stride = STRIDE
     output_dim = 2 + len(PITCHES)
-    blocks = nn.ModuleList()
     streaming = None
 
     def __init__(self) -> None:
@@ -42,6 +41,9 @@ class Ear(nn.Module):
         mel = [1127 * torch.tensor(1 + pitch / 700).log() for pitch in (20.0, 8000.0, *PITCHES.values())]
         bins = torch.stack(mel[2:]).sub(mel[0]).div((mel[1] - mel[0]) / 81).sub(1).round()
         self.bins = nn.Parameter(bins, requires_grad=False)
+
+    def named_blocks(self) -> NamedBlocks:
+        return []
 
     @staticmethod
     def output_lengths(feature_lengths: Lengths) -> Lengths:

@@ -34,7 +34,6 @@ ENCODER = """
         '''
 
         stride = 2
-        blocks = nn.ModuleList()
         streaming = None
 
         def __init__(self, input_dim, *, dim: Dim):
@@ -46,6 +45,9 @@ ENCODER = """
             {masked}
             out = self.linear(features.transpose(1, 2)).transpose(1, 2)
             return Encoded(out, self.output_lengths(feature_lengths), {{}})
+
+        def named_blocks(self):
+            return []
 
         @staticmethod
         def output_lengths(lengths):

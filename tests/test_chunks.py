@@ -18,7 +18,7 @@ from asr.data.manifest import Utterance
 from asr.decode.greedy import Greedy
 from asr.encoder.subsampling.strided_conv import StridedConv
 from asr.errors import InputError
-from asr.interfaces import BLANK_ID, NO_TAPS, Encoded, Encoder, Features, Taps
+from asr.interfaces import BLANK_ID, NO_TAPS, Encoded, Encoder, Features, NamedBlocks, Taps
 from asr.lengths import Lengths, padding_mask
 from asr.recognition.chunks import ChunkBounds, cut_at_pauses, cut_chunks, pause_in_blanks, stitch
 from asr.recognition.confidence import UNCALIBRATED
@@ -240,10 +240,13 @@ class Front(nn.Module):
 
     def __init__(self, dim: int, vocab_size: int) -> None:
         super().__init__()
-        self.blocks, self.streaming = nn.ModuleList(), None
+        self.streaming = None
         self.subsampling = StridedConv(dim, vocab_size, num_channels=4, dropout=0.0)
         self.stride, self.output_lengths = self.subsampling.stride, self.subsampling.output_lengths
         self.output_dim = vocab_size
+
+    def named_blocks(self) -> NamedBlocks:
+        return []
 
     def forward(self, features: Tensor, feature_lengths: Tensor, taps: Taps = NO_TAPS) -> Encoded:
         return Encoded(*self.subsampling(features, feature_lengths), {})

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from asr.build import component
+from asr.interfaces import Block, NamedBlocks
 from asr.train import train
 from asr.training import callbacks
 from asr.training.compile_ahead import CompilationBeside, Inputs
@@ -142,13 +143,21 @@ def test_training_continues_if_compilation_fails_and_one_line_names_the_reason(
     assert compiled.settled
 
 
+class TwoDims(nn.Module):
+    """Blocks of one class and two dimensions."""
+
+    def named_blocks(self) -> NamedBlocks:
+        return [("0", Block(nn.Linear(3, 4), 4, 1)), ("1", Block(nn.Linear(4, 5), 5, 1))]
+
+
 @pytest.mark.parametrize(
     ("encoder", "world_size", "reason"),
     [
         (Ear(), 1, "Ear has no blocks"),
         (make_encoder(), 2, "untested with several processes (2)"),
+        (TwoDims(), 1, "the blocks have different classes or dimensions"),
     ],
-    ids=["no blocks", "two processes"],
+    ids=["no blocks", "two processes", "two dimensions"],
 )
 def test_blocks_that_cannot_be_compiled_are_reported_at_the_start(
     encoder: nn.Module, world_size: int, reason: str, caplog: pytest.LogCaptureFixture

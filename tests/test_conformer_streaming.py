@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from asr.build import build_features, build_model, build_tokenizer, component
 from asr.encoder.attention.local_attention import LocalAttention
 from asr.encoder.conformer_streaming import ConformerStreaming
+from asr.encoder.subsampling.strided_conv import StridedConv
 from asr.errors import InputError
 from asr.interfaces import Encoded, State, Tap
 from asr.recognition.cached_stream import with_room
@@ -292,6 +293,13 @@ def test_a_part_that_sees_future_frames_is_refused_in_one_line(part: str) -> Non
     group = part.rsplit("_", 1)[-1]
     config = resolved("encoder=conformer_streaming_xs", f"encoder/{group}={part}")["encoder"]
     with refused(InputError, f"encoder.{group} ... conformer_streaming"):
+        component("encoder", config)(NUM_MEL_BINS)
+
+
+def test_a_subsampling_that_cannot_stream_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(StridedConv, "streaming", None)
+    config = resolved("encoder=conformer_streaming_xs", "encoder/subsampling=strided_conv")["encoder"]
+    with refused(InputError, "encoder.subsampling ... StridedConv"):
         component("encoder", config)(NUM_MEL_BINS)
 
 

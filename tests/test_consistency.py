@@ -18,7 +18,7 @@ from asr.data.training_set import TrainingSet
 from asr.interfaces import Encoded
 from asr.settings.read import read
 from asr.training.data_module import SpeechData
-from tests.conftest import resolved
+from tests.conftest import block_dims, resolved
 from tests.targets import targets_of
 from tests.test_training_set import FEATURES, REFERENCE, SETTINGS, SPEED, utterances
 from tests.tones import SAMPLE_RATE, speak
@@ -28,7 +28,7 @@ LENGTHS, TOKENS = (7, 4, 5), ([1, 2, 2], [3], [4, 1])
 
 
 def head() -> Any:
-    made = component("head", resolved("head=ctc_consistency")["head"])(DIM, 4, VOCAB_SIZE).double()
+    made = component("head", resolved("head=ctc_consistency")["head"])(DIM, block_dims(DIM), VOCAB_SIZE).double()
     with torch.no_grad():
         made.ctc.linear.weight *= 5
     return made

@@ -32,7 +32,7 @@ def loss_by_enumeration(log_probs: Tensor, tokens: list[int]) -> Tensor:
 
 
 def random_head(vocab_size: int) -> CTC:
-    return CTC(output_dim=6, num_blocks=1, vocab_size=vocab_size).double()
+    return CTC(output_dim=6, block_dims={}, vocab_size=vocab_size).double()
 
 
 def pad(tokens: list[list[int]], value: int) -> tuple[Tensor, Tensor]:
@@ -115,7 +115,7 @@ def test_the_loss_is_infinite_one_frame_below_min_frames_and_finite_at_min_frame
 
 
 def test_log_probs_are_float32_under_bfloat16_autocast() -> None:
-    head = CTC(output_dim=6, num_blocks=1, vocab_size=50)
+    head = CTC(output_dim=6, block_dims={}, vocab_size=50)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         log_probs = head.log_probs(4 * torch.randn(3, 5, 6))
     # In bfloat16 the sum of the probabilities would differ from 1 by up to 4e-3.

@@ -15,7 +15,7 @@ from asr.head.token_decoder import DecoderBlock, MultiHeadAttention, Transformer
 from asr.interfaces import BOUNDARY_ID, Encoded
 from asr.kernels.positions import sinusoids
 from asr.lengths import padding_mask
-from tests.conftest import resolved
+from tests.conftest import block_dims, resolved
 from tests.refusals import refused
 from tests.targets import targets_of
 
@@ -33,7 +33,7 @@ def joint_head(residual: str, **settings: Any) -> CTCAttention:
     """Make a small head in float64; no parameter has its initial value."""
     config = settings_of_head(residual)
     small = {"num_layers": NUM_LAYERS, "num_heads": NUM_HEADS, "feed_forward_factor": 2}
-    head: CTCAttention = component("head", {**config, **small, **settings})(DIM, 4, VOCAB_SIZE)
+    head: CTCAttention = component("head", {**config, **small, **settings})(DIM, block_dims(DIM), VOCAB_SIZE)
     with torch.no_grad():
         for parameter in head.parameters():
             parameter += 0.3 * torch.randn_like(parameter)

@@ -12,7 +12,7 @@ from asr.decode.choice import greedy_decoder, is_greedy, with_beam
 from asr.errors import InputError
 from asr.interfaces import Decoders
 from asr.settings.conf import default_settings, names
-from tests.conftest import resolved
+from tests.conftest import block_dims, resolved
 from tests.refusals import refused
 
 HEADS = names("head")
@@ -29,7 +29,7 @@ def decode(name: str) -> dict[str, Any]:
 def test_a_head_serves_the_decoders_that_it_names(name: str) -> None:
     config = default_settings("head", name)
     decoders = decoders_of(config)
-    check_decoders(config, component("head", config)(16, 4, 8))
+    check_decoders(config, component("head", config)(16, block_dims(16), 8))
     for decoder in (*decoders.greedy, *decoders.beam):
         settings = default_settings("decode", decoder)
         assert ("fusion" in settings or "first" in settings) == (decoder in decoders.beam)
@@ -41,7 +41,7 @@ def test_a_decoder_that_lacks_a_part_of_the_head_is_refused_with_those_that_do_n
 ) -> None:
     """Neither head has the part, because the transducer's weight of CTC is 0."""
     config = default_settings("head", name)
-    head = component("head", config | ({"ctc_weight": 0.0} if "ctc_weight" in config else {}))(16, 4, 8)
+    head = component("head", config | ({"ctc_weight": 0.0} if "ctc_weight" in config else {}))(16, block_dims(16), 8)
     settings = decode("joint_beam")
     with refused(InputError, f"decode=joint_beam ... decode={greedy} ... {beam}"):
         check_needs(component("decode", settings["decode"]), head, settings)
@@ -49,7 +49,7 @@ def test_a_decoder_that_lacks_a_part_of_the_head_is_refused_with_those_that_do_n
 
 def test_a_head_that_can_serve_none_of_its_decoders_is_refused_by_name() -> None:
     config = default_settings("head", "ctc")
-    head = component("head", config)(16, 4, 8)
+    head = component("head", config)(16, block_dims(16), 8)
     head.decoders = Decoders(greedy=("transducer_greedy",), beam=())
     settings = decode("transducer_greedy")
     with refused(InputError, "decode=transducer_greedy ... decoders"):

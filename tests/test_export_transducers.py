@@ -22,7 +22,7 @@ from asr.export import main as export
 from asr.publishing.exported_folder import token_files
 from asr.publishing.sherpa_transducer import SherpaDecoder, SherpaJoiner, has_sherpa_durations, to_sherpa
 from tests import parakeet
-from tests.conftest import TINY, resolved, settings_with, tone_corpus
+from tests.conftest import TINY, block_dims, resolved, settings_with, tone_corpus
 from tests.test_onnx import follow
 from tests.tones import sentences, write_corpus
 
@@ -143,7 +143,7 @@ def test_durations_that_sherpa_onnx_supports_are_recognised() -> None:
         (["head=transducer"], True),
     ):
         config = resolved("features=slaney_fbank", *overrides)
-        head = component("head", config["head"])(16, 2, 5)
+        head = component("head", config["head"])(16, block_dims(16), 5)
         assert has_sherpa_durations(head) is expected
 
 

@@ -13,7 +13,7 @@ from asr.errors import InputError
 from asr.head.ctc_intermediate import evenly_spaced
 from asr.interfaces import Encoded
 from asr.recognition.model import Model
-from tests.conftest import CONF, resolved
+from tests.conftest import CONF, block_dims, resolved
 from tests.refusals import refused
 from tests.targets import targets_of
 
@@ -82,7 +82,7 @@ def test_the_intermediate_loss_equals_the_papers_sum_over_block_outputs(head: st
 
 
 def test_an_intermediate_loss_counts_the_frames_of_its_own_block() -> None:
-    head = component("head", resolved("head=ctc_intermediate")["head"])(DIM, 4, VOCAB_SIZE).eval()
+    head = component("head", resolved("head=ctc_intermediate")["head"])(DIM, block_dims(DIM), VOCAB_SIZE).eval()
     [tapped] = head.tapped
     targets = targets_of(torch.tensor([[1, 2], [2, 0]]), torch.tensor([2, 1]))
     last = Encoded(torch.randn(2, 5, DIM), torch.tensor([5, 3]), {})

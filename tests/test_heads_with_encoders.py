@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from asr.build import build_features, build_model, build_tokenizer, component
-from asr.contract.heads import check_gradients, check_taps
+from asr.contract.heads import check_blocks, check_gradients, check_taps
 from asr.contract.network import SMALL as SMALL_ENCODER
 from asr.contract.network import model_of
 from asr.data.batch import Example, collate
@@ -96,7 +96,8 @@ def test_every_head_trains_every_weight_of_every_encoder(encoder: str, head: str
     config = resolved(f"encoder={encoder}", f"head={head}")
     config["encoder"] = overridden(config["encoder"], small)
     tokenizer, features = build_tokenizer(config), build_features(config)
-    if "num_intermediate" in config["head"] and not component("encoder", config["encoder"])(features.dim).blocks:
+    encoder = component("encoder", config["encoder"])(features.dim)
+    if "num_intermediate" in config["head"] and not encoder.named_blocks():
         pytest.skip("the encoder has no blocks that the head could tap")
     tokenizer.fit(["abcdef "])
     model = build_model(config, tokenizer, features)
@@ -121,9 +122,14 @@ def test_an_encoded_batch_carries_its_conditions_and_its_numbers_of_frames(encod
 @pytest.mark.parametrize("encoder", SMALLEST_ENCODERS)
 def test_a_tap_changes_the_input_of_the_next_block_and_the_unchanged_output_is_returned(encoder: str) -> None:
     model = model_of(overridden(resolved(f"encoder={encoder}")["encoder"], SMALL_ENCODER), {"name": "ctc"}).eval()
-    if len(model.encoder.blocks) < 2:
+    if len(model.encoder.named_blocks()) < 2:
         pytest.skip("the encoder has no block after a tapped block")
     check_taps(model)
+
+
+@pytest.mark.parametrize("encoder", SMALLEST_ENCODERS)
+def test_an_encoder_names_its_blocks_and_their_dimensions_and_strides_are_those_of_their_outputs(encoder: str) -> None:
+    check_blocks(model_of(overridden(resolved(f"encoder={encoder}")["encoder"], SMALL_ENCODER), {"name": "ctc"}).eval())
 
 
 def test_an_encoder_that_ignores_the_taps_of_a_head_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,7 +18,7 @@ from asr.errors import InputError
 from asr.head.ctc_attention import CTCAttention
 from asr.interfaces import BOUNDARY_ID, Encoded, Hypothesis
 from asr.text.normalize import as_written
-from tests.conftest import resolved
+from tests.conftest import block_dims, resolved
 from tests.fusion import (
     WIDE,
     Pieces,
@@ -200,4 +200,6 @@ def test_a_head_without_a_token_decoder_is_refused_in_one_line(decode: str) -> N
     config = resolved("head=ctc", f"decode={decode}")
     must = f"decode={decode} ... token_decoder"
     with refused(InputError, must):
-        check_needs(component("decode", config["decode"]), component("head", config["head"])(8, 2, 4), config)
+        check_needs(
+            component("decode", config["decode"]), component("head", config["head"])(8, block_dims(8), 4), config
+        )

@@ -10,8 +10,9 @@ from asr.build import build_optimizer, component
 from asr.errors import InputError
 from asr.interfaces import Encoded
 from asr.kernels.dropout import Dropout
+from asr.recognition.model import Model
 from asr.training.gradient_checkpointing import recompute_blocks
-from tests.conftest import CONF, SMALLEST_ENCODERS, overridden, resolved
+from tests.conftest import CONF, SMALLEST_ENCODERS, block_dims, overridden, resolved
 from tests.refusals import refused
 from tests.targets import targets_of
 from tests.test_heads import DIM, VOCAB_SIZE
@@ -36,6 +37,8 @@ class Net(nn.Module):
         for module in self.modules():
             if isinstance(module, Dropout):
                 module.p = 0.0
+
+    depths = Model.depths  # the property
 
     def forward(self, features: Tensor, lengths: Tensor) -> Tensor:
         out: Tensor = self.encoder(features, lengths).out
@@ -118,7 +121,7 @@ def test_merged_heads_have_the_same_losses_as_adapted_heads(head: str) -> None:
     def make() -> Any:
         torch.manual_seed(0)
         config = resolved(f"head={head}", *SMALL_HEADS)["head"]
-        return component("head", config)(DIM, 4, VOCAB_SIZE).double().eval()
+        return component("head", config)(DIM, block_dims(DIM), VOCAB_SIZE).double().eval()
 
     def loss(head: Any) -> Tensor:
         generator = torch.Generator().manual_seed(0)
@@ -183,7 +186,7 @@ def test_adapters_have_the_learning_rate_of_their_block() -> None:
     net = Net("encoder=conformer_s")
     insert(net, modules=["encoder.blocks.*.attention.qkv"])
     config = resolved("optimizer.lr=1.0", "optimizer.layer_decay=0.5")
-    optimizer = build_optimizer(config, net.named_parameters())
+    optimizer = build_optimizer(config, net.named_parameters(), net.depths)
     rates = {id(parameter): group["lr"] for group in optimizer.param_groups for parameter in group["params"]}
     assert {name: rates[id(parameter)] for name, parameter in own(net).items()} == {
         f"encoder.blocks.{block}.attention.qkv.lora_{factor}": 0.5 ** (3 - block)

@@ -38,7 +38,7 @@ from asr.publishing.program_weights import write
 from asr.publishing.programs import running
 from asr.publishing.quantization import QUANTIZATIONS, smaller
 from asr.recognition.recognizer import Recognizer
-from tests.conftest import CONF, resolved
+from tests.conftest import CONF, block_dims, resolved
 from tests.test_average import save
 from tests.test_onnx import TEXTS, follow, walk
 from tests.test_streaming import final_text, pieces
@@ -123,7 +123,7 @@ def test_a_step_of_the_prediction_network_is_exported_for_any_batch(predictor: s
     overrides = [f"head/predictor={predictor}", "head.predictor.dim=6"]
     if predictor != "stateless":
         overrides.append("head.predictor.num_layers=2")
-    network = component("head", resolved("head=transducer", *overrides)["head"])(8, 2, 5).eval().predictor
+    network = component("head", resolved("head=transducer", *overrides)["head"])(8, block_dims(8), 5).eval().predictor
 
     class Step(torch.nn.Module):
         def forward(self, tokens: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:

@@ -12,7 +12,7 @@ from tests.conftest import resolved
 def groups(layer_decay: float) -> dict[int, tuple[float, float]]:
     """Return the learning rate and the weight decay of each parameter of a small net; each key is a parameter's id."""
     make = AdamW(lr=0.1, betas=[0.9, 0.98], eps=1e-9, weight_decay=0.5, layer_decay=layer_decay)
-    optimizer = make(NET.named_parameters())
+    optimizer = make(NET.named_parameters(), DEPTHS)
     return {id(p): (group["lr"], group["weight_decay"]) for group in optimizer.param_groups for p in group["params"]}
 
 
@@ -25,6 +25,11 @@ class Encoder(nn.Module):
 
 
 NET = nn.ModuleDict({"encoder": Encoder(), "head": nn.Linear(2, 5)})
+DEPTHS = {
+    name: 0 if "subsampling" in name else 1 + int(name.split(".")[2])
+    for name, _ in NET.named_parameters()
+    if "subsampling" in name or "blocks" in name
+}
 BELOW = {"head.": 0, "encoder.norm_output.": 0, "encoder.blocks.2.": 1, "encoder.blocks.1.": 2, "encoder.blocks.0.": 3}
 
 
@@ -40,7 +45,9 @@ def test_each_block_has_the_learning_rate_of_the_next_block_times_the_decay(laye
 
 
 def test_without_layer_decay_there_are_two_groups_and_matrices_come_first() -> None:
-    optimizer = AdamW(lr=0.1, betas=[0.9, 0.98], eps=1e-9, weight_decay=0.5, layer_decay=1.0)(NET.named_parameters())
+    optimizer = AdamW(lr=0.1, betas=[0.9, 0.98], eps=1e-9, weight_decay=0.5, layer_decay=1.0)(
+        NET.named_parameters(), DEPTHS
+    )
     dims = [{parameter.ndim > 1 for parameter in group["params"]} for group in optimizer.param_groups]
     assert dims == [{True}, {False}]
     assert isinstance(optimizer, torch.optim.AdamW)
@@ -50,7 +57,7 @@ def test_without_layer_decay_there_are_two_groups_and_matrices_come_first() -> N
 def test_only_weights_of_layers_are_decayed_and_not_the_biases_of_relative_attention(encoder: str) -> None:
     make = AdamW(lr=0.1, betas=[0.9, 0.98], eps=1e-9, weight_decay=0.5, layer_decay=1.0)
     net = component("encoder", resolved(f"encoder={encoder}")["encoder"])(80)
-    groups = make(net.named_parameters()).param_groups
+    groups = make(net.named_parameters(), {}).param_groups
     decayed = {id(parameter) for group in groups if group["weight_decay"] for parameter in group["params"]}
     for name, parameter in net.named_parameters():
         owner = net.get_submodule(name.rpartition(".")[0])

@@ -40,8 +40,8 @@ from asr.settings.rule import above
 
 
 class ScaledCTC(CTC):
-    def __init__(self, output_dim, num_blocks, vocab_size, *, scale: Annotated[float, above(0)]):
-        super().__init__(output_dim, num_blocks, vocab_size)
+    def __init__(self, output_dim, block_dims, vocab_size, *, scale: Annotated[float, above(0)]):
+        super().__init__(output_dim, block_dims, vocab_size)
         self.scale = scale
 
     def log_probs(self, encoder_out):

@@ -295,7 +295,8 @@ def test_every_experiment_composes_and_builds(experiment: str) -> None:
     recognizer = build.build_recognizer(config, tokenizer, features)
     build.build_augmentation(config, features.sample_rate)
     build.build_schedule(config)
-    build.build_optimizer(config, recognizer.model.named_parameters())
+    model = recognizer.model
+    build.build_optimizer(config, model.named_parameters(), model.depths)
     assert yaml.safe_load((CONF / "experiment" / f"{experiment}.yaml").read_text())["run_dir"].startswith("runs/")
 
 

@@ -28,7 +28,7 @@ class TokenCount(nn.Module):
     views = 1
     frame_head = None
 
-    def __init__(self, output_dim, num_blocks, vocab_size):
+    def __init__(self, output_dim, block_dims, vocab_size):
         super().__init__()
         self.linear = nn.Linear(output_dim, 1)
 

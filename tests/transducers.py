@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from asr.build import component
-from tests.conftest import CONF
+from tests.conftest import CONF, block_dims
 from tests.fusion import NUMBERS, Fusion, Trigrams
 from tests.identity import decoded
 
@@ -31,7 +31,7 @@ needs_kenlm = pytest.mark.skipif(find_spec("flashlight") is None, reason="flashl
 def random_head(config: dict[str, Any], vocab_size: int, seed: int, scale: float) -> Any:
     """Make a float64 head with random weights; `scale` multiplies the joiner's output to make it far from uniform."""
     torch.manual_seed(seed)
-    made = component("head", config)(DIM, 3, vocab_size).double().eval()
+    made = component("head", config)(DIM, block_dims(DIM), vocab_size).double().eval()
     with torch.no_grad():
         for parameter in made.parameters():
             parameter.copy_(0.7 * torch.randn_like(parameter))

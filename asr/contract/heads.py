@@ -8,6 +8,7 @@ from torch import Tensor
 
 from asr.build import check_needs, component, decoders_of
 from asr.errors import InputError
+from asr.head.ctc_intermediate import unchanged
 from asr.interfaces import Encoded, Head, Tap
 from asr.recognition.model import Model
 from asr.settings.conf import default_settings
@@ -47,28 +48,58 @@ def check_gradients(model: Model) -> None:
 
 
 @torch.no_grad()
+def check_blocks(model: Model) -> None:
+    """Check the names, dimensions and strides of the blocks of an encoder.
+
+    Raises:
+        InputError: one of them is wrong.
+    """
+    encoder, named = model.encoder, model.encoder.named_blocks()
+    modules = dict(model.named_modules())
+    lengths = torch.tensor(FRAMES) * -(-encoder.stride // 8)
+    features = torch.randn(2, int(lengths.max()), model.features.dim)
+    encoded: Encoded = encoder(features, lengths, dict.fromkeys(range(len(named)), unchanged))
+    for index, (name, block) in enumerate(named):
+        if modules.get(f"encoder.{name}") is not block.module:
+            raise InputError(f"named_blocks must give each block its name in the state dict; got {name!r}.")
+        if index not in encoded.blocks:
+            raise InputError(f"Encoded.blocks must have the output of tapped block {index}, {name}; it does not.")
+        out = encoded.blocks[index]
+        if out.out.shape[2] != block.dim:
+            raise InputError(f"Block.dim of {name} must be that of its output, {out.out.shape[2]}; got {block.dim}.")
+        covered, of_encoder = out.lengths * block.stride, encoded.lengths * encoder.stride  # in feature frames
+        if ((covered - of_encoder).abs() >= max(block.stride, encoder.stride)).any():
+            must = f"Block.stride of {name} must be the number of feature frames per output frame"
+            given = f"{block.stride} and {out.lengths.tolist()} frames for {lengths.tolist()} feature frames"
+            raise InputError(f"{must}; got {given}.")
+
+
+@torch.no_grad()
 def check_taps(model: Model) -> None:
     """Check that a tap observes the output of a block, and changes the input of the next block.
 
     Raises:
         InputError: the encoder ignores a tap, or returns a changed output.
     """
-    features, lengths = torch.randn(2, FRAMES[0], model.features.dim), torch.tensor(FRAMES)
+    lengths = torch.tensor(FRAMES) * -(-model.encoder.stride // 8)
+    features = torch.randn(2, int(lengths.max()), model.features.dim)
 
     def cosine(x: Tensor, padding_mask: Tensor) -> Tensor:
         return x.masked_fill(padding_mask[:, :, None], 0.0).cos()
 
-    def encode(*tap: Tap) -> Encoded:
-        encoded: Encoded = model.encoder(features, lengths, dict(enumerate(tap)))
+    def encode(taps: Mapping[int, Tap]) -> Encoded:
+        encoded: Encoded = model.encoder(features, lengths, taps)
         return encoded
 
-    plain, observed, changed = encode(), encode(lambda x, padding_mask: x), encode(cosine)
-    if plain.blocks or [*observed.blocks] != [0] or [*changed.blocks] != [0]:
-        raise InputError("Encoded.blocks must have the outputs of the tapped blocks, and no others.")
-    if not torch.allclose(plain.out, observed.out) or torch.allclose(plain.out[0], changed.out[0]):
-        raise InputError("the result of a tap must be the input of the next block; it is not.")
-    if not torch.allclose(changed.blocks[0].out, observed.blocks[0].out):
-        raise InputError("Encoded.blocks must have the output of a block before the tap; it is after the tap.")
+    plain = encode({})
+    for index in range(len(model.encoder.named_blocks()) - 1):
+        observed, changed = encode({index: unchanged}), encode({index: cosine})
+        if plain.blocks or [*observed.blocks] != [index] or [*changed.blocks] != [index]:
+            raise InputError("Encoded.blocks must have the outputs of the tapped blocks, and no others.")
+        if not torch.allclose(plain.out, observed.out) or torch.allclose(plain.out[0], changed.out[0]):
+            raise InputError("the result of a tap must be the input of the next block; it is not.")
+        if not torch.allclose(changed.blocks[index].out, observed.blocks[index].out):
+            raise InputError("Encoded.blocks must have the output of a block before the tap; it is after the tap.")
 
 
 def check_decoders(settings: Mapping[str, Any], head: Head) -> None:

@@ -10,7 +10,7 @@ from asr.build import component
 from asr.contract.augmentations import check_augmentation
 from asr.contract.callbacks import check_state
 from asr.contract.decoders import check_transcripts, recognizer_with
-from asr.contract.heads import check_decoders, check_gradients, check_taps
+from asr.contract.heads import check_blocks, check_decoders, check_gradients, check_taps
 from asr.contract.network import SAMPLE_RATE, SMALL, model_of, overridden, unlike_new, whole_with, without_dropout
 from asr.contract.padding import check_losses, check_outputs, check_training
 from asr.contract.settings import (
@@ -98,17 +98,13 @@ def _encoder(settings: Mapping[str, Any]) -> Checks:
         torch.manual_seed(0)
         return unlike_new(model_of(settings, CTC).to(dtype))
 
-    def taps() -> None:
-        model = model_of(settings, CTC).eval()
-        if len(model.encoder.blocks) > 1:
-            check_taps(model)
-
     return {
         "output alone and in a batch": lambda: check_outputs(make().eval()),
         "training and padding": lambda: check_training(lambda: make().train()),
         "gradients alone and in a batch": lambda: check_losses(make().eval()),
         "gradients of all weights": lambda: check_gradients(model_of(settings, CTC)),
-        "taps": taps,
+        "blocks": lambda: check_blocks(model_of(settings, CTC).eval()),
+        "taps": lambda: check_taps(model_of(settings, CTC).eval()),
     }
 
 

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from asr.contract.network import LETTERS, NUM_MEL_BINS
 from asr.errors import InputError
+from asr.head.ctc_intermediate import unchanged
 from asr.recognition.model import Model
 
 LENGTHS = (41, 64, 17, 1, 30)  # frames; with stride 4: 11, 16, 5, 1, 8, and with 8: 6, 8, 3, 1, 4
@@ -62,17 +63,18 @@ def check_same(actual: Iterable[Tensor], expected: Iterable[Tensor], must: str) 
 
 @torch.no_grad()
 def check_outputs(model: Model) -> None:
-    """Check the log_probs of utterances alone and in a batch, and the numbers of their frames.
+    """Check the log_probs and block outputs of utterances alone and in a batch, and the numbers of their frames.
 
     Raises:
         InputError: they differ.
     """
     features, encoder, frame_head = utterances(model), model.encoder, model.head.frame_head
     assert frame_head is not None, "the model has a CTC head"
-    encoded = model(*padded(features, more=11))
+    taps = dict.fromkeys(range(len(encoder.named_blocks())), unchanged)
+    encoded = encoder(*padded(features, more=11), taps)
     log_probs = frame_head.log_probs(encoded.out)
     for row, utterance in enumerate(features):
-        alone = model(utterance[None], torch.tensor([len(utterance)]))
+        alone = encoder(utterance[None], torch.tensor([len(utterance)]), taps)
         numbers = encoder.output_lengths(len(utterance)), *map(int, (alone.lengths[0], encoded.lengths[row]))
         if {*numbers, alone.out.shape[1]} != {numbers[0]}:
             must = "output_lengths, Encoded.lengths and the number of frames of Encoded.out must be equal"
@@ -80,6 +82,10 @@ def check_outputs(model: Model) -> None:
             raise InputError(f"{must}; got {given} for {len(utterance)} feature frames.")
         must = "an utterance must have the same output alone and in a batch"
         check_same([log_probs[row : row + 1, : numbers[0]]], [frame_head.log_probs(alone.out)], must)
+        for index, block in alone.blocks.items():
+            in_batch, length = encoded.blocks[index], int(block.lengths[0])
+            must = f"an utterance must have the same output of block {index} alone and in a batch"
+            check_same([in_batch.lengths[row], in_batch.out[row, :length]], [block.lengths[0], block.out[0]], must)
 
 
 def check_training(make: Callable[[], Model]) -> None:

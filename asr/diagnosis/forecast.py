@@ -91,7 +91,7 @@ def forecast(settings: RunSettings, utterances: Sequence[Utterance], model: Mode
     )
     device = device_of(settings)
     model.to(device).train()
-    optimizer = build.build_optimizer(settings.components, model.named_parameters())
+    optimizer = build.build_optimizer(settings.components, model.named_parameters(), model.depths)
     trial = Trial(model, optimizer, training_set, device, settings.trainer.precision)
     items = largest_batch(plan, training_set)
     free = free_bytes(device) / (CPU_FACTOR if device.type == "cpu" else 1)

@@ -73,7 +73,7 @@ def range_test(
         start.load(model)
     device = device_of(settings)
     model.to(device).train()
-    optimizer = build.build_optimizer(settings.components, model.named_parameters())
+    optimizer = build.build_optimizer(settings.components, model.named_parameters(), model.depths)
     highest = optimizer.param_groups[-1]["lr"]
     ratios = [group["lr"] / highest for group in optimizer.param_groups]
     rates: list[float] = []

@@ -72,7 +72,7 @@ class MemoryTrial:
         model = self.model.to(self.device)
         set_modes(model)
         average = deepcopy(model) if self.average else None
-        optimizer = build.build_optimizer(self.components, model.named_parameters())
+        optimizer = build.build_optimizer(self.components, model.named_parameters(), model.depths)
         for batch in batches:
             for _ in range(2):
                 take_step(model, optimizer, batch.to(self.device), autocast(self.device, self.precision))

@@ -1,12 +1,22 @@
 """The Conformer encoder."""
 
 from collections.abc import Callable
-from typing import Any, cast
+from typing import cast
 
 from torch import Tensor, nn
 
-from asr.encoder.stack import check_heads, run_blocks, with_blocks
-from asr.interfaces import NO_TAPS, ActivationMaker, Attention, Convolution, Encoded, NormMaker, Taps
+from asr.encoder.stack import check_heads, numbered_blocks, run_blocks, with_blocks
+from asr.interfaces import (
+    NO_TAPS,
+    ActivationMaker,
+    Attention,
+    Convolution,
+    Encoded,
+    NamedBlocks,
+    NormMaker,
+    Subsampling,
+    Taps,
+)
 from asr.kernels.dropout import Dropout
 from asr.lengths import padding_mask
 from asr.settings.rule import Bias, Dim, FeedForwardFactor, Heads, Layers, Probability
@@ -44,7 +54,7 @@ class Conformer(nn.Module):
         feed_forward_factor: FeedForwardFactor,
         feed_forward_bias: Bias,
         dropout: Probability,
-        subsampling: Callable[[int, int], Any],
+        subsampling: Callable[[int, int], Subsampling],
         attention: Callable[[int, int, float], Attention],
         convolution: Callable[[int, NormMaker, ActivationMaker], Convolution],
         norm: NormMaker,
@@ -55,7 +65,7 @@ class Conformer(nn.Module):
         feed_forward_dim = round(feed_forward_factor * dim)
         self.output_dim = dim
         self.subsampling = subsampling(input_dim, dim)
-        self.stride: int = self.subsampling.stride
+        self.stride = self.subsampling.stride
         self.output_lengths = self.subsampling.output_lengths
         self.blocks = nn.ModuleList(
             ConformerBlock(
@@ -69,6 +79,10 @@ class Conformer(nn.Module):
             for _ in range(num_layers)
         )
         self.positions = cast(ConformerBlock, self.blocks[0]).attention.positions
+
+    def named_blocks(self) -> NamedBlocks:
+        """List the blocks in order of use."""
+        return numbered_blocks("blocks", self.blocks, self.output_dim, self.stride)
 
     def forward(self, features: Tensor, feature_lengths: Tensor, taps: Taps = NO_TAPS) -> Encoded:
         """Encode features (B, T, F) with lengths (B,) to (B, T', D), (B,)."""

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from asr.encoder.conformer import ConformerBlock, FeedForward
-from asr.encoder.stack import check_heads, run_blocks, with_blocks
+from asr.encoder.stack import check_heads, numbered_blocks, run_blocks, with_blocks
 from asr.errors import InputError
 from asr.interfaces import (
     NO_TAPS,
@@ -16,10 +16,13 @@ from asr.interfaces import (
     Attention,
     Convolution,
     Encoded,
+    NamedBlocks,
     NormMaker,
     State,
     StreamingAttention,
     StreamingConvolution,
+    StreamingSubsampling,
+    Subsampling,
     Taps,
 )
 from asr.kernels.positions import sinusoids
@@ -156,7 +159,7 @@ class ConformerStreaming(nn.Module):
         training_chunk_frames: Annotated[list[int | None], list_of(ChunkFrames, "such as [4, 16, null]", least=1)],
         training_left_frames: Annotated[list[int], list_of(Frames, "such as [64, 128]", least=1)],
         training_right_frames: Annotated[list[int], list_of(RightFrames, "such as [0, 8]", least=1)],
-        subsampling: Callable[[int, int], Any],
+        subsampling: Callable[[int, int], Subsampling],
         attention: Callable[[int, int, float], Attention],
         convolution: Callable[[int, NormMaker, ActivationMaker], Convolution],
         norm: NormMaker,
@@ -172,9 +175,9 @@ class ConformerStreaming(nn.Module):
         self.training_chunk_frames = training_chunk_frames
         self.training_left_frames = training_left_frames
         self.training_right_frames = training_right_frames
-        self.subsampling = subsampling(input_dim, dim)
-        self.stride: int = self.subsampling.stride
-        self.first_frames: int = self.subsampling.first_frames
+        self.subsampling = _streaming(subsampling(input_dim, dim))
+        self.stride = self.subsampling.stride
+        self.first_frames = self.subsampling.first_frames
         self.output_lengths = self.subsampling.output_lengths
         self.blocks = nn.ModuleList(
             ConformerStreamingBlock(
@@ -191,6 +194,10 @@ class ConformerStreaming(nn.Module):
         is_any = None in training_chunk_frames or training_right_frames != [0]
         self.chunk_choices = () if is_any else tuple(size for size in training_chunk_frames if size is not None)
         self._num_kept = _check_parts(cast(ConformerStreamingBlock, self.blocks[0]))
+
+    def named_blocks(self) -> NamedBlocks:
+        """List the blocks in order of use."""
+        return numbered_blocks("blocks", self.blocks, self.output_dim, self.stride)
 
     def forward(self, features: Tensor, feature_lengths: Tensor, taps: Taps = NO_TAPS) -> Encoded:
         """Encode features (B, T, F) with lengths (B,) to (B, T', D), (B,); all chunks are rows of one batch."""
@@ -332,6 +339,14 @@ def _check_parts(block: ConformerStreamingBlock) -> int:
         must = "encoder.norm must be masked_batch_norm or layer_norm in conformer_streaming, to need no later frames"
         raise InputError(f"{must}; {type(norm).__name__} needs the whole utterance.")
     return block.convolution.num_kept
+
+
+def _streaming(subsampling: Subsampling) -> StreamingSubsampling:
+    """Return the subsampling, after checking that it can use results of earlier chunks."""
+    if subsampling.streaming is None:
+        must = "encoder.subsampling must be able to continue from chunk to chunk in conformer_streaming"
+        raise InputError(f"{must}; {type(subsampling).__name__} cannot. Take encoder/subsampling=strided_conv.")
+    return subsampling.streaming
 
 
 def _one_of(choices: Sequence[Any]) -> Any:

@@ -1,14 +1,14 @@
 """Recurrent encoders."""
 
 from collections.abc import Callable
-from typing import Annotated, Any
+from typing import Annotated
 
 import torch
 from torch import Tensor, nn
 
-from asr.encoder.stack import run_blocks, with_blocks
+from asr.encoder.stack import numbered_blocks, run_blocks, with_blocks
 from asr.errors import InputError
-from asr.interfaces import NO_TAPS, Encoded, Taps
+from asr.interfaces import NO_TAPS, Encoded, NamedBlocks, Subsampling, Taps
 from asr.kernels.dropout import Dropout
 from asr.lengths import padding_mask
 from asr.settings.rule import SWITCH, Dim, Layers, Probability
@@ -39,7 +39,7 @@ class Recurrent(nn.Module):
         num_layers: Layers,
         bidirectional: Annotated[bool, SWITCH],
         dropout: Probability,
-        subsampling: Callable[[int, int], Any],
+        subsampling: Callable[[int, int], Subsampling],
         cell: Callable[[int, int], nn.Module],
     ) -> None:
         super().__init__()
@@ -48,12 +48,16 @@ class Recurrent(nn.Module):
             raise InputError(f"encoder.dim must be even, for two directions; got {dim}.")
         self.output_dim = dim
         self.subsampling = subsampling(input_dim, dim)
-        self.stride: int = self.subsampling.stride
+        self.stride = self.subsampling.stride
         self.output_lengths = self.subsampling.output_lengths
         self.blocks = nn.ModuleList(
             RecurrentBlock([cell(dim, dim // directions) for _ in range(directions)], dropout)
             for _ in range(num_layers)
         )
+
+    def named_blocks(self) -> NamedBlocks:
+        """List the blocks in order of use."""
+        return numbered_blocks("blocks", self.blocks, self.output_dim, self.stride)
 
     def forward(self, features: Tensor, feature_lengths: Tensor, taps: Taps = NO_TAPS) -> Encoded:
         """Encode features (B, T, F) with lengths (B,) to (B, T', D), (B,)."""

@@ -1,19 +1,32 @@
-"""Helpers of encoders that are a stack of blocks."""
+"""Helpers of encoders that consist of blocks."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from torch import Tensor, nn
 
 from asr.errors import InputError
-from asr.interfaces import Encoded, Taps
+from asr.interfaces import Block, Encoded, Encoder, NamedBlocks, Taps
+
+
+def numbered_blocks(name: str, blocks: nn.ModuleList, dim: int, stride: int) -> NamedBlocks:
+    """List the blocks of a ModuleList that all have the same dimension and stride.
+
+    Args:
+        name: name of the ModuleList in the encoder.
+        blocks: blocks in order of use.
+        dim: number of values per frame of a block's output.
+        stride: feature frames per output frame.
+    """
+    return [(f"{name}.{number}", Block(block, dim, stride)) for number, block in enumerate(blocks)]
 
 
 def run_blocks(
-    blocks: nn.ModuleList,
+    blocks: Iterable[nn.Module],
     x: Tensor,
     padding_mask: Tensor,
     taps: Taps,
     call: Callable[[nn.Module, Tensor], Tensor],
+    first: int = 0,
 ) -> tuple[Tensor, dict[int, Tensor]]:
     """Run the blocks one after another; a tap changes the input of the next block.
 
@@ -23,12 +36,13 @@ def run_blocks(
         padding_mask: padding mask for the taps, (B, T').
         taps: taps by block index, from 0.
         call: runs a block; given the block and its input, it returns the output, (B, T', D).
+        first: index of the first of these blocks among all blocks of the encoder.
 
     Returns:
         The output of the last block, (B, T', D), and the outputs of the tapped blocks before taps change them.
     """
     tapped: dict[int, Tensor] = {}
-    for index, block in enumerate(blocks):
+    for index, block in enumerate(blocks, first):
         x = call(block, x)
         if index in taps:
             tapped[index] = x
@@ -45,6 +59,34 @@ def with_blocks(out: Tensor, lengths: Tensor, blocks: Mapping[int, Tensor]) -> E
         blocks: output of each tapped block, (B, T', D).
     """
     return Encoded(out, lengths, {index: Encoded(block, lengths, {}) for index, block in blocks.items()})
+
+
+def depths_of(blocks: NamedBlocks, weights: Sequence[str]) -> dict[str, int]:
+    """Return the depth of each weight of an encoder: the number of its block, from 1; 0 for the front-end.
+
+    A weight outside of the blocks belongs to the block that is registered after it, and before the first block to the
+    front-end. Weights that are registered after the last block, such as those of a last norm, have no depth.
+
+    Args:
+        blocks: blocks of the encoder.
+        weights: names of the encoder's weights, in the order of their registration.
+    """
+    numbers = {f"{name}.": number for number, (name, _) in enumerate(blocks, start=1)}
+    depths: dict[str, int] = {}
+    following: int | None = None  # number of the block that is registered after a weight
+    for name in reversed(weights):
+        own = next((number for begin, number in numbers.items() if name.startswith(begin)), None)
+        following = following if own is None else own
+        if following is not None:
+            depths[name] = 0 if own is None and following == 1 else following
+    return depths
+
+
+def depths_in(model: nn.Module, encoder: Encoder) -> dict[str, int]:
+    """Return the depths of the weights of a model's encoder (`depths_of`); their names begin with `encoder.`."""
+    begin = "encoder."
+    weights = [name.removeprefix(begin) for name, _ in model.named_parameters() if name.startswith(begin)]
+    return {begin + name: depth for name, depth in depths_of(encoder.named_blocks(), weights).items()}
 
 
 def check_heads(dim: int, num_heads: int, where: str = "encoder") -> None:

@@ -1,13 +1,12 @@
 """The Transformer encoder."""
 
 from collections.abc import Callable
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from asr.encoder.stack import check_heads, run_blocks, with_blocks
-from asr.interfaces import NO_TAPS, ActivationMaker, Encoded, Residual, Taps
+from asr.encoder.stack import check_heads, numbered_blocks, run_blocks, with_blocks
+from asr.interfaces import NO_TAPS, ActivationMaker, Encoded, NamedBlocks, Residual, Subsampling, Taps
 from asr.kernels.attention import attend
 from asr.kernels.dropout import Dropout
 from asr.kernels.positions import sinusoids
@@ -44,7 +43,7 @@ class Transformer(nn.Module):
         num_heads: Heads,
         feed_forward_factor: FeedForwardFactor,
         dropout: Probability,
-        subsampling: Callable[[int, int], Any],
+        subsampling: Callable[[int, int], Subsampling],
         activation: ActivationMaker,
         residual: Callable[[], Residual],
     ) -> None:
@@ -53,7 +52,7 @@ class Transformer(nn.Module):
         feed_forward_dim = round(feed_forward_factor * dim)
         self.output_dim = dim
         self.subsampling = subsampling(input_dim, dim)
-        self.stride: int = self.subsampling.stride
+        self.stride = self.subsampling.stride
         self.output_lengths = self.subsampling.output_lengths
         self.dropout = Dropout(dropout)
         self.blocks = nn.ModuleList(
@@ -61,6 +60,10 @@ class Transformer(nn.Module):
             for _ in range(num_layers)
         )
         self.norm_output = residual().last(dim)
+
+    def named_blocks(self) -> NamedBlocks:
+        """List the blocks in order of use."""
+        return numbered_blocks("blocks", self.blocks, self.output_dim, self.stride)
 
     def forward(self, features: Tensor, feature_lengths: Tensor, taps: Taps = NO_TAPS) -> Encoded:
         """Encode features (B, T, F) with lengths (B,) to (B, T', D), (B,)."""

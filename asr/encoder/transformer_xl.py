@@ -1,15 +1,15 @@
 """The Transformer-XL encoder."""
 
 from collections.abc import Callable
-from typing import Annotated, Any
+from typing import Annotated
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
 from asr.encoder.conformer import FeedForward
-from asr.encoder.stack import check_heads, run_blocks, with_blocks
-from asr.interfaces import NO_TAPS, ActivationMaker, Encoded, Residual, Taps
+from asr.encoder.stack import check_heads, numbered_blocks, run_blocks, with_blocks
+from asr.interfaces import NO_TAPS, ActivationMaker, Encoded, NamedBlocks, Residual, Subsampling, Taps
 from asr.kernels.choice import wants_plain
 from asr.kernels.dropout import Dropout
 from asr.kernels.positions import sinusoids
@@ -61,7 +61,7 @@ class TransformerXL(nn.Module):
         segment: Annotated[int, whole(1, 100_000)],
         training_memory: Frames,
         memory: Frames,
-        subsampling: Callable[[int, int], Any],
+        subsampling: Callable[[int, int], Subsampling],
         activation: ActivationMaker,
         residual: Callable[[], Residual],
     ) -> None:
@@ -72,7 +72,7 @@ class TransformerXL(nn.Module):
         self.training_memory = training_memory
         self.memory = memory
         self.subsampling = subsampling(input_dim, dim)
-        self.stride: int = self.subsampling.stride
+        self.stride = self.subsampling.stride
         self.output_lengths = self.subsampling.output_lengths
         self.dropout = Dropout(dropout)
         self.blocks = nn.ModuleList(
@@ -86,6 +86,10 @@ class TransformerXL(nn.Module):
             for _ in range(num_layers)
         )
         self.norm_output = residual().last(dim)
+
+    def named_blocks(self) -> NamedBlocks:
+        """List the blocks in order of use."""
+        return numbered_blocks("blocks", self.blocks, self.output_dim, self.stride)
 
     def forward(self, features: Tensor, feature_lengths: Tensor, taps: Taps = NO_TAPS) -> Encoded:
         """Encode features (B, T, F) with lengths (B,) to (B, T', D), (B,)."""

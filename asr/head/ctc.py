@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from asr.interfaces import BLANK_ID, NO_TAPS, Decoders, Encoded, Targets
+from asr.interfaces import BLANK_ID, NO_TAPS, BlockDims, Decoders, Encoded, Targets
 from asr.lengths import Lengths
 
 
@@ -17,7 +17,7 @@ class CTC(nn.Module):
 
     Args:
         output_dim: D.
-        num_blocks: number of encoder blocks; not used.
+        block_dims: dimensions of the encoder's blocks; not used.
         vocab_size: V, including the blank.
     """
 
@@ -26,7 +26,7 @@ class CTC(nn.Module):
     decoders = Decoders(greedy=("greedy",), beam=("beam",))
     views = 1
 
-    def __init__(self, output_dim: int, num_blocks: int, vocab_size: int) -> None:
+    def __init__(self, output_dim: int, block_dims: BlockDims, vocab_size: int) -> None:
         super().__init__()
         self.linear = nn.Linear(output_dim, vocab_size)
 

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from asr.errors import InputError
 from asr.head.ctc import CTC
 from asr.head.token_decoder import TransformerDecoder
-from asr.interfaces import NO_TAPS, Decoders, Encoded, Targets
+from asr.interfaces import NO_TAPS, BlockDims, Decoders, Encoded, Targets
 from asr.lengths import Lengths
 from asr.settings.rule import FeedForwardFactor, Heads, Layers, Probability, above
 
@@ -21,7 +21,7 @@ class CTCAttention(nn.Module):
 
     Args:
         output_dim: D, also the decoder's dimension.
-        num_blocks: number of encoder blocks; not used.
+        block_dims: dimensions of the encoder's blocks; not used.
         vocab_size: V, including the blank, whose id begins and ends the decoder's sequences.
         num_layers: number of decoder blocks.
         num_heads: number of attention heads of the decoder; must divide D.
@@ -40,7 +40,7 @@ class CTCAttention(nn.Module):
     def __init__(
         self,
         output_dim: int,
-        num_blocks: int,
+        block_dims: BlockDims,
         vocab_size: int,
         *,
         num_layers: Layers,
@@ -55,7 +55,7 @@ class CTCAttention(nn.Module):
         if output_dim % num_heads or output_dim % 2:
             must = "encoder.dim must be even and a multiple of head.num_heads"
             raise InputError(f"{must}; got dim={output_dim}, num_heads={num_heads}.")
-        self.ctc = CTC(output_dim, num_blocks, vocab_size)
+        self.ctc = CTC(output_dim, block_dims, vocab_size)
         self.token_decoder = TransformerDecoder(
             output_dim,
             vocab_size=vocab_size,

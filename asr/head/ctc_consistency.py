@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from asr.head.ctc import CTC, ctc_loss
-from asr.interfaces import NO_TAPS, Encoded, Targets
+from asr.interfaces import NO_TAPS, BlockDims, Encoded, Targets
 from asr.lengths import padding_mask
 from asr.settings.rule import number
 
@@ -21,7 +21,7 @@ class CTCConsistency(nn.Module):
 
     Args:
         output_dim: D.
-        num_blocks: number of encoder blocks; not used.
+        block_dims: dimensions of the encoder's blocks; not used.
         vocab_size: V, including the blank.
         weight: weight of the consistency loss (the paper's alpha).
     """
@@ -32,10 +32,10 @@ class CTCConsistency(nn.Module):
     views = 2
 
     def __init__(
-        self, output_dim: int, num_blocks: int, vocab_size: int, *, weight: Annotated[float, number(0, 100)]
+        self, output_dim: int, block_dims: BlockDims, vocab_size: int, *, weight: Annotated[float, number(0, 100)]
     ) -> None:
         super().__init__()
-        self.ctc = CTC(output_dim, num_blocks, vocab_size)
+        self.ctc = CTC(output_dim, block_dims, vocab_size)
         self.min_frames, self.cells = self.ctc.min_frames, self.ctc.cells
         self.weight = weight
 

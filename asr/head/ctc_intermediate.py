@@ -1,5 +1,6 @@
 """CTC with additional losses on intermediate blocks of the encoder."""
 
+from collections.abc import Iterable
 from typing import Annotated
 
 import torch
@@ -7,7 +8,7 @@ from torch import Tensor, nn
 
 from asr.errors import InputError
 from asr.head.ctc import CTC
-from asr.interfaces import Encoded, Tap, Targets
+from asr.interfaces import BlockDims, Encoded, Tap, Targets
 from asr.settings.rule import Fraction, whole
 
 NumIntermediate = Annotated[int, whole(1, 100)]
@@ -20,10 +21,13 @@ class CTCIntermediate(nn.Module):
 
     Args:
         output_dim: D.
-        num_blocks: number of encoder blocks.
+        block_dims: dimension of each block of the encoder by name, in order of use.
         vocab_size: V, including the blank.
         num_intermediate: number of intermediate blocks with a loss.
         weight: weight of the mean intermediate loss; the loss of the last block has weight 1 - weight.
+
+    Raises:
+        InputError: the encoder has too few blocks, or a tapped block has another dimension than the encoder's output.
     """
 
     loss_names = ("last_ctc", "intermediate_ctc")
@@ -31,13 +35,20 @@ class CTCIntermediate(nn.Module):
     views = 1
 
     def __init__(
-        self, output_dim: int, num_blocks: int, vocab_size: int, *, num_intermediate: NumIntermediate, weight: Fraction
+        self,
+        output_dim: int,
+        block_dims: BlockDims,
+        vocab_size: int,
+        *,
+        num_intermediate: NumIntermediate,
+        weight: Fraction,
     ) -> None:
         super().__init__()
-        self.ctc = CTC(output_dim, num_blocks, vocab_size)
+        self.ctc = CTC(output_dim, block_dims, vocab_size)
         self.min_frames, self.cells = self.ctc.min_frames, self.ctc.cells
         self.weight = weight
-        self.tapped = evenly_spaced(num_blocks, num_intermediate)
+        self.tapped = evenly_spaced(len(block_dims), num_intermediate)
+        _check_dims(self.tapped, block_dims, output_dim)
 
     @property
     def taps(self) -> dict[int, Tap]:
@@ -68,6 +79,16 @@ def evenly_spaced(num_blocks: int, number: int) -> list[int]:
         must = "head.num_intermediate must be less than the number of the encoder's blocks (encoder.num_layers)"
         raise InputError(f"{must}; got {number} and {num_blocks} blocks.")
     return [part * num_blocks // (number + 1) - 1 for part in range(1, number + 1)]
+
+
+def _check_dims(tapped: Iterable[int], block_dims: BlockDims, output_dim: int) -> None:
+    """Check that the output layer, which is made for the encoder's output, fits the outputs of the tapped blocks."""
+    named = [*block_dims.items()]
+    for name, dim in (named[index] for index in tapped):
+        if dim != output_dim:
+            must = f"the blocks that the head taps must have the dimension of the encoder's output, {output_dim}"
+            cure = "Choose another head.num_intermediate, or head=ctc, which taps no block"
+            raise InputError(f"{must}; encoder.{name} has {dim}. {cure}.")
 
 
 def unchanged(x: Tensor, padding_mask: Tensor) -> Tensor:

@@ -4,7 +4,7 @@ from torch import Tensor, nn
 
 from asr.head.ctc import CTC
 from asr.head.ctc_intermediate import CTCIntermediate, NumIntermediate
-from asr.interfaces import Tap
+from asr.interfaces import BlockDims, Tap
 from asr.settings.rule import Fraction
 
 
@@ -15,7 +15,7 @@ class CTCSelfConditioned(nn.Module):
 
     Args:
         output_dim: D.
-        num_blocks: number of encoder blocks.
+        block_dims: dimension of each block of the encoder by name, in order of use.
         vocab_size: V, including the blank.
         num_intermediate: as in `CTCIntermediate`.
         weight: as in `CTCIntermediate`.
@@ -26,11 +26,17 @@ class CTCSelfConditioned(nn.Module):
     views = 1
 
     def __init__(
-        self, output_dim: int, num_blocks: int, vocab_size: int, *, num_intermediate: NumIntermediate, weight: Fraction
+        self,
+        output_dim: int,
+        block_dims: BlockDims,
+        vocab_size: int,
+        *,
+        num_intermediate: NumIntermediate,
+        weight: Fraction,
     ) -> None:
         super().__init__()
         self.intermediate = CTCIntermediate(
-            output_dim, num_blocks, vocab_size, num_intermediate=num_intermediate, weight=weight
+            output_dim, block_dims, vocab_size, num_intermediate=num_intermediate, weight=weight
         )
         self.condition = nn.Linear(vocab_size, output_dim)
         self.losses = self.intermediate.losses

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from asr.errors import InputError
 from asr.head.ctc import CTC
 from asr.head.joint_network import Joiner, JointActivation, joint_logits
-from asr.interfaces import NO_TAPS, Decoders, Encoded, Predictor, Targets
+from asr.interfaces import NO_TAPS, BlockDims, Decoders, Encoded, Predictor, Targets
 from asr.kernels.tdt_loss import tdt_loss
 from asr.kernels.transducer_loss import transducer_loss
 from asr.lengths import Lengths
@@ -38,7 +38,7 @@ class Transducer(nn.Module):
 
     Args:
         output_dim: D.
-        num_blocks: number of encoder blocks; not used by the transducer.
+        block_dims: dimensions of the encoder's blocks; not used by the transducer.
         vocab_size: V, including the blank.
         joint_dim: J, dimension of the joiner.
         joint_activation: activation of the joiner.
@@ -63,7 +63,7 @@ class Transducer(nn.Module):
     def __init__(
         self,
         output_dim: int,
-        num_blocks: int,
+        block_dims: BlockDims,
         vocab_size: int,
         *,
         joint_dim: Dim,
@@ -84,7 +84,7 @@ class Transducer(nn.Module):
         self.predictor = predictor(vocab_size)
         dims = output_dim, self.predictor.output_dim, vocab_size + len(durations), joint_dim
         self.joiner = Joiner(*dims, joint_activation, dropout)
-        self.ctc = CTC(output_dim, num_blocks, vocab_size) if ctc_weight else None
+        self.ctc = CTC(output_dim, block_dims, vocab_size) if ctc_weight else None
         self.ctc_weight = ctc_weight
         self.sigma = sigma
         self.omega = omega

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from asr import build
 from asr.data.batch import Batch
 from asr.data.seeds import derive_seed
+from asr.encoder.stack import depths_in
 from asr.errors import InputError
 from asr.evaluation.perplexity import of_loss, written
 from asr.interfaces import Encoder, Features
@@ -119,7 +120,8 @@ class MaskedPrediction:
     ) -> None:
         self.model = model
         self.rate = Rate("audio_seconds", "s of audio", model.features.hop / model.features.sample_rate)
-        self.blocks = list(model.encoder.blocks)
+        self.blocks = [block.module for _, block in model.encoder.named_blocks()]
+        self.depths = depths_in(model, model.encoder)
         # The paper draws for each feature frame; here, spans begin at encoder frames.
         self._probability = 1 - (1 - mask_probability) ** model.encoder.stride
         self._span, self._noise, self._seed = span, noise, seed

@@ -156,6 +156,7 @@ class TrainableTokenModel:
     rate = Rate("tokens", "tokens", 1.0)
     own_tensors = None
     blocks: Sequence[nn.Module] = ()
+    depths: Mapping[str, int] = {}
 
     def __init__(self, model: TokenModel) -> None:
         self.model = cast(nn.Module, model)

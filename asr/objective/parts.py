@@ -140,6 +140,7 @@ class Trainable(Protocol):
         rate: unit of the speed.
         own_tensors: names of the model's tensors that a checkpoint contains; None: all. The others never change.
         blocks: parts of the model whose weights are gathered one part at a time if weights are sharded.
+        depths: depths of weights by name, from which an optimizer can derive their learning rates; {}: all are equal.
     """
 
     model: nn.Module
@@ -147,6 +148,7 @@ class Trainable(Protocol):
     rate: Rate
     own_tensors: Collection[str] | None
     blocks: Sequence[nn.Module]
+    depths: Mapping[str, int]
 
     def losses(self, batch: Any) -> Losses:
         """Compute the losses of a batch with at least one example; all random numbers are drawn here."""

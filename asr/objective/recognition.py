@@ -65,7 +65,8 @@ class TrainableRecognizer:
         self.rate = Rate(
             "audio_seconds", "s of audio", model.features.hop / model.features.sample_rate / model.head.views
         )
-        self.blocks = list(model.encoder.blocks)
+        self.blocks = [block.module for _, block in model.encoder.named_blocks()]
+        self.depths = model.depths
         self._of_validation = valid_manifests, samples, metrics
 
     def losses(self, batch: Batch) -> Losses:

@@ -5,10 +5,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from asr.errors import InputError
-from asr.interfaces import NO_TAPS, Encoded, Encoder, Head, State, StreamingEncoder, Taps
+from asr.interfaces import NO_TAPS, Encoded, Encoder, Head, NamedBlocks, State, StreamingEncoder, Taps
 from asr.onnx.names import ENCODER, NET_INPUTS, NET_OUTPUTS, PROGRAM, STEP, step_names
 from asr.onnx.runtime import LogProbs, OnnxEncoder
 from asr.onnx.session import check_tokens, run, session
@@ -25,8 +25,6 @@ class OnnxStreamingEncoder:
     The program was exported from `made_of`, which needs no weights.
     """
 
-    blocks = nn.ModuleList()  # empty, because a program does not output the results of blocks
-
     def __init__(self, whole: OnnxEncoder, opened: "InferenceSession", made_of: StreamingEncoder) -> None:
         self._whole, self._session = whole, opened
         self.output_dim = whole.output_dim
@@ -39,6 +37,10 @@ class OnnxStreamingEncoder:
         self.first_frames = made_of.first_frames
         meta = made_of.initial_state(1)
         self._state = {name: torch.zeros(rows.shape[1:], dtype=rows.dtype) for name, rows in meta.items()}
+
+    def named_blocks(self) -> NamedBlocks:
+        """Return an empty list, because a program does not output the results of blocks."""
+        return []
 
     def __call__(self, features: Tensor, feature_lengths: Tensor, taps: Taps = NO_TAPS) -> Encoded:
         """Encode whole utterances with the `OnnxEncoder`."""

@@ -2,10 +2,10 @@
 
 from typing import TYPE_CHECKING
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from asr.head.ctc import CTC, ctc_loss
-from asr.interfaces import NO_TAPS, Encoded, Encoder, Taps, Targets
+from asr.interfaces import NO_TAPS, Encoded, Encoder, NamedBlocks, Taps, Targets
 from asr.lengths import Lengths
 from asr.onnx.session import run_net
 
@@ -25,7 +25,6 @@ class OnnxEncoder:
         output_dim: size of encoder_out per frame.
     """
 
-    blocks = nn.ModuleList()  # empty, because a program does not output the results of blocks
     streaming = None
 
     def __init__(self, session: "InferenceSession", made_of: Encoder, output_dim: int) -> None:
@@ -33,6 +32,10 @@ class OnnxEncoder:
         self.output_dim = output_dim
         self.stride = made_of.stride
         self.output_lengths = made_of.output_lengths
+
+    def named_blocks(self) -> NamedBlocks:
+        """Return an empty list, because a program does not output the results of blocks."""
+        return []
 
     def __call__(self, features: Tensor, feature_lengths: Tensor, taps: Taps = NO_TAPS) -> Encoded:
         """Encode features (B, T, F) with feature_lengths (B,)."""

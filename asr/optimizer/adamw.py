@@ -1,7 +1,6 @@
 """The optimizer AdamW."""
 
-import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Annotated, Any
 
 import torch
@@ -22,7 +21,7 @@ class AdamW:
         betas: decay of the running means of the gradient and of its square.
         eps: added to the square root of the mean squared gradient.
         weight_decay: decay of matrices and kernels per step, relative to the learning rate.
-        layer_decay: learning rate of each encoder block, relative to the next block's, and of the subsampling, relative
+        layer_decay: learning rate of each encoder block, relative to the next block's, and of the front-end, relative
             to the first block's, so that fine-tuning changes general, lower layers less (Howard and Ruder 2018,
             arXiv:1801.06146, section 3.2). 1: equal rates.
     """
@@ -44,17 +43,17 @@ class AdamW:
             "weight_decay": weight_decay,
         }
 
-    def __call__(self, named_parameters: Iterable[tuple[str, nn.Parameter]]) -> torch.optim.Optimizer:
-        """Return the optimizer of these parameters."""
+    def __call__(
+        self, named_parameters: Iterable[tuple[str, nn.Parameter]], depths: Mapping[str, int]
+    ) -> torch.optim.Optimizer:
+        """Return the optimizer of these parameters, whose `depths` are those of `OptimizerMaker`."""
         trained = dict(named_parameters)
-        depths = {name: _depth(name) for name in trained}
-        top = max((depth for depth in depths.values() if depth is not None), default=-1) + 1
+        top = max((depths[name] for name in trained if name in depths), default=0) + 1
         members: dict[
             tuple[int, bool], list[nn.Parameter]
         ] = {}  # parameters by the power of layer_decay in their learning rate, and by whether weight decay applies
         for name, parameter in trained.items():
-            depth = depths[name]
-            below = 0 if depth is None or self._layer_decay == 1 else top - depth
+            below = 0 if name not in depths or self._layer_decay == 1 else top - depths[name]
             members.setdefault((below, _decays(name, parameter)), []).append(parameter)
         groups: list[dict[str, Any]] = [
             {"params": members[below, decays], "lr": self._settings["lr"] * self._layer_decay**below}
@@ -66,10 +65,3 @@ class AdamW:
 
 def _decays(name: str, parameter: nn.Parameter) -> bool:
     return parameter.ndim > 1 and name.rpartition(".")[2] not in ATTENTION_BIASES
-
-
-def _depth(name: str) -> int | None:
-    """Return a parameter's encoder block; -1 for the subsampling, None for parameters after the blocks."""
-    if (block := re.match(r"encoder\.blocks\.(\d+)\.", name)) is not None:
-        return int(block[1])
-    return -1 if name.startswith("encoder.subsampling.") else None

@@ -1,6 +1,7 @@
 """The model: features, encoder, prompt, head and tokenizer. Training, export and storage work on this object."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -8,8 +9,10 @@ from torch import Tensor, nn
 from asr.data.batch import Batch
 from asr.data.dataset import Reference
 from asr.data.labels import LANGUAGE, NO_LABELS, Labels
+from asr.encoder.stack import depths_in
 from asr.errors import InputError
 from asr.interfaces import Encoded, Encoder, Features, Head, Prompt, Tokenizer
+from asr.lengths import Lengths
 from asr.text.normalize import Normalizer, scored_by
 from asr.tokenizer.hidden import language_tags
 
@@ -85,11 +88,19 @@ class Model(nn.Module):
     @property
     def reference(self) -> Reference:
         """Functions that turn texts into training targets for this model."""
-        head = self.head
+        head, stride = self.head, self.encoder.stride
         frames = self.encoder.output_lengths
+        tapped = [block.stride for index, (_, block) in enumerate(self.encoder.named_blocks()) if index in head.taps]
+        min_frames = partial(_min_frames, head.min_frames, max([stride, *tapped]), stride)
+        cells = partial(_cells, head.cells, min([stride, *tapped]), stride)
         tags = language_tags(self.labels.ids(LANGUAGE), self.tokenizer.names) if LANGUAGE in self.labels.names else {}
         ends = {language: f" {tag}" for language, tag in tags.items()}
-        return Reference(self.tokenizer.encode, head.min_frames, frames, head.cells, head.views, self.labels, ends)
+        return Reference(self.tokenizer.encode, min_frames, frames, cells, head.views, self.labels, ends)
+
+    @property
+    def depths(self) -> dict[str, int]:
+        """Depths of the encoder's weights, from which an optimizer can derive their learning rates."""
+        return depths_in(self, self.encoder)
 
     @property
     def scored_by(self) -> Normalizer:
@@ -115,3 +126,15 @@ class Model(nn.Module):
     def frame_seconds(self) -> float:
         """Seconds from one encoder frame to the next."""
         return self.frame_samples / self.features.sample_rate
+
+
+def _min_frames(of_head: Callable[[list[int]], int], largest_stride: int, stride: int, tokens: list[int]) -> int:
+    """Return the number of encoder frames with which the tapped block of the largest stride has enough frames."""
+    return -(-of_head(tokens) * largest_stride // stride)
+
+
+def _cells(
+    of_head: Callable[[Lengths, Lengths], Lengths], smallest_stride: int, stride: int, frames: Lengths, tokens: Lengths
+) -> Lengths:
+    """Return the cells of the tapped block of the smallest stride, which has the most frames."""
+    return of_head(frames * stride // smallest_stride, tokens)

@@ -69,12 +69,13 @@ class CompiledBlocks(pl.Callback):
     the compilation fails, blocks remain uncompiled, and the log gives the reason.
 
     Args:
-        encoder: encoder whose `blocks` are compiled; all blocks have the same class and shapes.
+        encoder: encoder whose blocks are compiled; all blocks have the same class and shapes.
         compiler: compiles the blocks.
     """
 
     def __init__(self, encoder: Encoder, compiler: Compiler) -> None:
-        self._encoder = encoder
+        self._name = type(encoder).__name__
+        self._blocks = [block for _, block in encoder.named_blocks()]
         self._compiler = compiler
         self._beside: Beside | None = None
         self._begun = 0.0
@@ -87,8 +88,8 @@ class CompiledBlocks(pl.Callback):
         if problem := self._hindrance(trainer.world_size):
             self._stay(problem)
             return
-        for block in self._encoder.blocks:
-            block.forward = partial(self._forward, block)
+        for block in self._blocks:
+            block.module.forward = partial(self._forward, block.module)
 
     def on_train_batch_start(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int
@@ -98,14 +99,14 @@ class CompiledBlocks(pl.Callback):
             return
         if self._beside is None:
             if self._seen is not None:
-                self._beside, self._begun = self._compiler.beside(self._encoder.blocks[0], self._seen), time.monotonic()
+                self._beside, self._begun = self._compiler.beside(self._blocks[0].module, self._seen), time.monotonic()
                 logger.info("the encoder's blocks are being compiled in the background; training starts uncompiled")
             return
         problem = self._beside.outcome()
         if problem:
             self._stay(problem)
         elif problem is not None:
-            self._program, self.settled = self._compiler.program(self._encoder.blocks[0]), True
+            self._program, self.settled = self._compiler.program(self._blocks[0].module), True
             seconds = time.monotonic() - self._begun
             logger.info("step %d: the encoder's blocks run compiled, after %.0f s", trainer.global_step + 1, seconds)
 
@@ -141,12 +142,11 @@ class CompiledBlocks(pl.Callback):
 
     def _hindrance(self, world_size: int) -> str:
         """Return the reason why blocks cannot be compiled; "" if they can be compiled."""
-        blocks = self._encoder.blocks
-        if not blocks:
-            return f"{type(self._encoder).__name__} has no blocks"
-        if len({type(block) for block in blocks}) != 1:
-            return "the blocks have different classes"
-        if any("forward" in vars(block) for block in blocks):
+        if not self._blocks:
+            return f"{self._name} has no blocks"
+        if len({(type(block.module), block.dim) for block in self._blocks}) != 1:
+            return "the blocks have different classes or dimensions"
+        if any("forward" in vars(block.module) for block in self._blocks):
             return "gradient_checkpointing=true runs them twice"
         if world_size > 1:
             return f"untested with several processes ({world_size})"

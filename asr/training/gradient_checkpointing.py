@@ -29,10 +29,11 @@ def recompute_blocks(encoder: Encoder) -> None:
     Raises:
         InputError: the encoder has no blocks.
     """
-    if not encoder.blocks:
+    blocks = [block.module for _, block in encoder.named_blocks()]
+    if not blocks:
         must = "gradient_checkpointing must be false for an encoder that is not a stack of blocks"
         raise InputError(f"{must}; got true, and {type(encoder).__name__} has no blocks.")
-    for block in encoder.blocks:
+    for block in blocks:
         # A wrapper module would change the names in the state dict. A closure would still refer to these blocks in a
         # deep copy of the model, such as a moving average; a partial's arguments are copied with the model.
         block.forward = partial(_forward, block)

@@ -67,7 +67,7 @@ def run_training(
     task = TrainingTask(
         trainable,
         objective.measure,
-        make_optimizer=partial(build.build_optimizer, settings.components),
+        make_optimizer=partial(build.build_optimizer, settings.components, depths=trainable.depths),
         schedule=build.build_schedule(settings.components),
         total_steps=run.total_steps,
         seed=settings.seed,

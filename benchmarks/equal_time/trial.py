@@ -62,7 +62,8 @@ class _Row:
         torch.manual_seed(settings.seed)
         self._speech = training_speech(settings)
         self._model = self._speech.model.train()
-        self._optimizer = build.build_optimizer(settings.components, self._model.named_parameters())
+        model = self._model
+        self._optimizer = build.build_optimizer(settings.components, model.named_parameters(), model.depths)
         training_set, augmentation = self._speech.training_set, self._speech.augmentation
         arguments = training_set.utterances, self._speech.features, self._model.reference, augmentation, settings.seed
         self._dataset = SpeechDataset(*arguments)

@@ -1,5 +1,7 @@
 """The front-end of the streaming Fast Conformer: causal convolutions that subsample by a factor of eight."""
 
+from typing import Self
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -72,6 +74,11 @@ class CausalConv(nn.Module):
             lengths = _halved(lengths)
         return self.dropout(self.linear(x.transpose(1, 2).flatten(2))), lengths
 
+    @property
+    def streaming(self) -> Self:
+        """Return this object, which can continue from chunk to chunk."""
+        return self
+
     def initial_state(self, batch: int) -> State:
         """Return the state of new streams.
 
@@ -87,7 +94,7 @@ class CausalConv(nn.Module):
     def step(
         self, features: Tensor, feature_lengths: Tensor, state: State, ahead: int = 0
     ) -> tuple[Tensor, Tensor, State]:
-        """Continue streams; arguments and results as in `StridedConv`.
+        """Continue streams; arguments and results as in `StreamingSubsampling`.
 
         The frames of a stream's first step begin with `stride - first_frames` frames that are not read. The first chunk
         therefore has the length of the others, and new streams can join a batch.

@@ -1,7 +1,7 @@
 """The front-end of the Fast Conformer: depthwise convolutions that subsample by a factor of eight."""
 
 from collections.abc import Iterable
-from typing import cast
+from typing import Self, cast
 
 import torch
 import torch.nn.functional as F
@@ -72,6 +72,11 @@ class DepthwiseConv(nn.Module):
             x, lengths = F.relu(stage(x)), halved(lengths)  # (B, C, T / 2, F / 2), then T / 4, T / 8
         return self.dropout(self.linear(x.transpose(1, 2).flatten(2))), lengths
 
+    @property
+    def streaming(self) -> Self:
+        """Return this object, which can continue from chunk to chunk."""
+        return self
+
     def initial_state(self, batch: int) -> State:
         """Return the state of new streams: for each convolution, the frame of zeros before its first input frame."""
         state: State = {}
@@ -84,7 +89,7 @@ class DepthwiseConv(nn.Module):
     def step(
         self, features: Tensor, feature_lengths: Tensor, state: State, ahead: int = 0
     ) -> tuple[Tensor, Tensor, State]:
-        """Continue streams; arguments and results as in `StridedConv`."""
+        """Continue streams; arguments and results as in `StreamingSubsampling`."""
         x, lengths = F.pad(features, (0, 0, 0, -features.shape[1] % self.stride))[:, None], feature_lengths
         next_state: State = {}
         for number, stage in enumerate(self.stages):

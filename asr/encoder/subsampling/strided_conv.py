@@ -1,6 +1,6 @@
 """A convolutional front-end that subsamples by a factor of four."""
 
-from typing import cast
+from typing import Self, cast
 
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -44,6 +44,11 @@ class StridedConv(nn.Module):
         weight = self.linear.weight.unflatten(1, (len(bias2), -1)).transpose(1, 2).flatten(1)  # input order (F / 4, C)
         return self.dropout(F.linear(x.flatten(2), weight, self.linear.bias)), self.output_lengths(feature_lengths)
 
+    @property
+    def streaming(self) -> Self:
+        """Return this object, which can continue from chunk to chunk."""
+        return self
+
     def initial_state(self, batch: int) -> State:
         """Return the state of new streams: for each convolution, the frame of zeros before its first input frame."""
         zeros = self.conv1.weight.new_zeros
@@ -53,17 +58,7 @@ class StridedConv(nn.Module):
     def step(
         self, features: Tensor, feature_lengths: Tensor, state: State, ahead: int = 0
     ) -> tuple[Tensor, Tensor, State]:
-        """Subsample the next frames of streams; an encoder frame needs no feature frame after its own `stride` frames.
-
-        Args:
-            features: feature frames, (B, T, F).
-            feature_lengths: number of valid frames, (B,); a multiple of `stride`, except at the end of a stream.
-            state: state of the streams.
-            ahead: number of feature frames at the end that the next step computes again; a multiple of `stride`.
-
-        Returns:
-            The output (B, T', D), its lengths (B,), and the state before the `ahead` frames.
-        """
+        """Continue streams; arguments and results as in `StreamingSubsampling`."""
         x, lengths = F.pad(features, (0, 0, 0, -features.shape[1] % self.stride))[:, None], feature_lengths
         next_state: State = {}
         for name, conv in (("conv1", self.conv1), ("conv2", self.conv2)):
