@@ -10,8 +10,8 @@ import torch
 
 from asr import evaluate
 from asr.data.manifest import Utterance, read_manifest
+from asr.evaluation.manifest_sums import ManifestSums
 from asr.evaluation.word_errors import ErrorCounts
-from asr.objective.manifest_sums import ManifestSums
 from asr.report.training import read_record, training_page
 from asr.training.metrics import MetricsFile
 from tests.conftest import TINY, resolved, tone_corpus

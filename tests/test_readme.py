@@ -22,7 +22,8 @@ EXPERIMENTS = {"asr.train": "train", "asr.plan": "train", "asr.doctor": "train",
 # These commands need the files that docs/guide/extend.md shows.
 POOLED = ["asr.train", "encoder=pooled", "head=ctc", "run_dir=runs/pooled"]
 SCALED = ["asr.train", "plugins=[mylab.speech]", "head=scaled_ctc", "run_dir=runs/scaled"]
-IN_GUIDE = (POOLED, SCALED)
+FILLED = ["asr.train", "plugins=[mylab.speech]", "objective=reconstruction", "run_dir=runs/filled"]
+IN_GUIDE = (POOLED, SCALED, FILLED)
 # Further overrides in the guide, for the second command.
 ADDED = [
     *("encoder=pooled", "augment=[speed_perturb,hum]", "decode=confident"),
@@ -97,6 +98,9 @@ def test_a_component_in_the_guide_trains_and_transcribes(
     run = next(word.removeprefix("run_dir=") for word in training if word.startswith("run_dir="))
     training = [*training, *added, *tone_corpus(tones), "trainer.max_steps=3", "trainer.accelerator=cpu"]
     checks = [["asr.check", package] for package in options[1:]]
+    if options:
+        assert FILLED in commands(GUIDE)
+        checks.append([*FILLED, *training[len(SCALED) + len(added) :]])
     for command in (*checks, training, ["asr.transcribe", run, str(tones / "test.jsonl"), *options]):
         ended = subprocess.run(
             [sys.executable, "-m", *command], cwd=tmp_path, capture_output=True, text=True, check=False

@@ -396,7 +396,7 @@ def die_in(where: str) -> None:
         # The new checkpoint is written, but no older one is removed.
         pytest.param("asr.training.checkpointing.superfluous", marks=pytest.mark.slow),
         pytest.param(
-            "asr.objective.recognition_validation.count_errors", marks=pytest.mark.slow
+            "asr.objective.word_validation.count_errors", marks=pytest.mark.slow
         ),  # killed in the first validation
         pytest.param("asr.run.outcome.make_bundle", marks=pytest.mark.slow),
         "asr.checkpoint.bundle._swap",  # the bundle is complete beside its final path

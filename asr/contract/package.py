@@ -1,5 +1,6 @@
 """All checks of the components of a package."""
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any, NamedTuple
@@ -22,7 +23,7 @@ from asr.contract.settings import (
     settings_of,
     without_files,
 )
-from asr.errors import InputError, place_of, reason_of
+from asr.errors import InputError, place_of, reason_of, shown
 from asr.evaluation.text_metrics import numbers_of
 from asr.recognition.model import Model
 from asr.settings.conf import default_settings
@@ -90,7 +91,24 @@ def checks_of(file: Component, settings: dict[str, Any]) -> Checks:
             return {"numbers": lambda: numbers_of({file.name: made()}, REFERENCES, HYPOTHESES)}
         case "callback":
             return {"state": lambda: check_state(file.name, component(file.group, settings)())}
+        case "objective":
+            return {"sections and measure": lambda: check_objective(component(file.group, settings)())}
     return {"is made": lambda: component(file.group, settings)}
+
+
+def check_objective(objective: Any) -> None:
+    """Check the names that an objective declares.
+
+    Raises:
+        InputError: the name of its measure cannot be part of a checkpoint's name, or a section is no group.
+    """
+    name = type(objective).__name__
+    if not re.fullmatch("[a-z][a-z_]*", objective.measure.name):
+        must = f"{name}.measure.name must consist of lower-case letters and underscores"
+        raise InputError(f"{must}; got {shown(objective.measure.name)}.")
+    for section in (*objective.sections, *objective.optional):
+        if section not in (*GROUPS, "normalizer"):
+            raise InputError(f"{name}.sections must be groups of components or normalizer; got {shown(section)}.")
 
 
 def _encoder(settings: Mapping[str, Any]) -> Checks:

@@ -23,6 +23,7 @@ ONE = (
     "adapter",
     "optimizer",
     "schedule",
+    "objective",
     "token_model",
 )
 SEVERAL = ("augment", "metric", "callback")

@@ -2,7 +2,7 @@
 
 import logging
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar
 
 import torch
@@ -20,16 +20,8 @@ from asr.kernels.choice import exact
 from asr.lengths import padding_mask
 from asr.objective.parts import Losses, Measure, Processes, Rate
 from asr.objective.recognition import SpeechToTrain, too_large
-from asr.objective.untranscribed import (
-    check_untranscribed,
-    idle_step,
-    new_encoder,
-    prepare_untranscribed,
-    speech_to_train,
-    write_encoder,
-)
+from asr.objective.untranscribed import WithoutTexts, idle_step, new_encoder, speech_to_train
 from asr.run.preparation import PreparedSpeech
-from asr.run.settings import RunSettings
 from asr.settings.rule import above, number, whole
 from asr.text.numbers import percent
 
@@ -223,7 +215,7 @@ class CodeValidation:
         return {PERPLEXITY_OF_CODES.name: of_loss(loss / masked), "loss": loss / masked, **measures}
 
 
-class BestRQ:
+class BestRQ(WithoutTexts):
     """BEST-RQ: self-supervised learning with a random-projection quantizer.
 
     *Source*: Chiu et al. 2022, arXiv:2202.01855. Spans of features are replaced by noise; the encoder predicts the
@@ -239,8 +231,6 @@ class BestRQ:
     """
 
     measure: ClassVar[Measure] = PERPLEXITY_OF_CODES
-    sections: ClassVar[Sequence[str]] = ("features", "encoder")
-    optional: ClassVar[Sequence[str]] = ("augment",)
 
     def __init__(
         self,
@@ -261,17 +251,13 @@ class BestRQ:
         Raises:
             InputError: a setting is invalid, the features are not normalised, or an augmentation masks features.
         """
-        check_untranscribed(components)
+        super().check(components)
         if components["features"]["normalize"]["name"] == "none":
             must = "features must be normalised with objective=best_rq, or most frames would have the same code"
             raise InputError(f"{must}; got features/normalize=none. Give features/normalize=global_cmvn.")
         if build.build_augmentation(components, components["features"]["sample_rate"]).features:
             must = "augment must not mask features with objective=best_rq, which masks them itself"
             raise InputError(f"{must}; got {', '.join(components['augment'])}. Give augment=[speed_perturb].")
-
-    def prepare(self, settings: RunSettings, rank: int, world_size: int, find_batch_seconds: Any) -> PreparedSpeech:
-        """Open the run folder, read the corpus, whose texts may be absent, and fit the features."""
-        return prepare_untranscribed(settings, rank, world_size)
 
     def build(self, prepared: PreparedSpeech) -> tuple[MaskedPrediction, SpeechToTrain]:
         """Make the model, with the encoder of the initial model, and the training set."""
@@ -287,8 +273,3 @@ class BestRQ:
             seed=prepared.settings.seed,
         )
         return trainable, speech_to_train(prepared, model, encoder, lambda frames: frames * size)
-
-    def finish(self, prepared: PreparedSpeech, data: SpeechToTrain, device: Any) -> dict[str, Any]:
-        """Write the bundle: features and encoder, from which asr.train starts with `init.from`."""
-        write_encoder(prepared, "BEST-RQ", self.measure)
-        return {}

@@ -17,7 +17,7 @@ from asr.data.training_set import TrainingSet
 from asr.evaluation.result import Evaluation
 from asr.interfaces import Features, Metric
 from asr.objective.parts import WER, Losses, Measure, Rate, TrainedData
-from asr.objective.recognition_validation import RecognitionValidation
+from asr.objective.word_validation import RecognitionValidation
 from asr.recognition.recognizer import Recognizer
 from asr.run.outcome import finish
 from asr.run.preparation import FindBatchSeconds, Prepared, prepare, training_counts

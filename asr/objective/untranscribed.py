@@ -1,9 +1,8 @@
 """What objectives on speech without texts share: preparation, training set, and a bundle with an encoder."""
 
 import logging
-import math
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -29,41 +28,63 @@ from asr.storage.session import configure
 logger = logging.getLogger(__name__)
 
 
-def check_untranscribed(components: Mapping[str, Any]) -> None:
-    """Check the settings of all components before a training begins.
+class WithoutTexts:
+    """Base of objectives on speech without texts; a subclass has `measure`, and `build` makes the model.
 
-    Raises:
-        InputError: a setting is invalid.
+    The bundle has features and encoder, from which asr.train starts with `init.from`.
     """
-    features = build.build_features(components)
-    with torch.device("meta"):
-        build.component("encoder", components["encoder"])(features.dim)
-    build.build_augmentation(components, features.sample_rate)
-    build.build_schedule(components)
-    build.component("optimizer", components["optimizer"])
 
+    measure: ClassVar[Measure]
+    sections: ClassVar[Sequence[str]] = ("features", "encoder")
+    optional: ClassVar[Sequence[str]] = ("augment",)
 
-def prepare_untranscribed(settings: RunSettings, rank: int, world_size: int) -> PreparedSpeech:
-    """Open the run folder, read the corpus, whose texts may be absent, and fit the features.
+    def check(self, components: Mapping[str, Any]) -> None:
+        """Check the settings of all components before a training begins.
 
-    Raises:
-        InputError: the corpus or the folder cannot be used, an earlier run in the folder has other settings, or
-            `data.batch_seconds` is auto.
-    """
-    configure(settings.data.storage)
-    components = settings.components
-    if settings.data.plan.batches.is_auto:
-        must = f"data.batch_seconds must be a number with objective={components['objective']['name']}"
-        raise InputError(f"{must}, because only batches of a recogniser are tried; got auto. Give 100 or more.")
-    required = [key for key in REQUIRED_KEYS if key != "text"]
-    run = open_run(settings, rank, world_size, str, required)
-    features = build.build_features(components)
-    parts = {"features": statistics_of(features, settings, run.corpus.train)}
-    files = load_or_fit(settings, parts, rank == 0, run.start)
-    augmentation = build.build_augmentation(components, features.sample_rate)
-    state = run.enter(files, augmentation)
-    extra = checkpoint_extra(components, files, ENCODER_KEYS)
-    return PreparedSpeech(settings, state, extra, run.corpus, features, augmentation, run.start)
+        Raises:
+            InputError: a setting is invalid.
+        """
+        features = build.build_features(components)
+        with torch.device("meta"):
+            build.component("encoder", components["encoder"])(features.dim)
+        build.build_augmentation(components, features.sample_rate)
+        build.build_schedule(components)
+        build.component("optimizer", components["optimizer"])
+
+    def prepare(self, settings: RunSettings, rank: int, world_size: int, find_batch_seconds: Any) -> PreparedSpeech:
+        """Open the run folder, read the corpus, whose texts may be absent, and fit the features.
+
+        Raises:
+            InputError: the corpus or the folder cannot be used, an earlier run in the folder has other settings, or
+                `data.batch_seconds` is auto.
+        """
+        configure(settings.data.storage)
+        components = settings.components
+        if settings.data.plan.batches.is_auto:
+            must = f"data.batch_seconds must be a number with objective={components['objective']['name']}"
+            raise InputError(f"{must}, because only batches of a recogniser are tried; got auto. Give 100 or more.")
+        required = [key for key in REQUIRED_KEYS if key != "text"]
+        run = open_run(settings, rank, world_size, str, required)
+        features = build.build_features(components)
+        parts = {"features": statistics_of(features, settings, run.corpus.train)}
+        files = load_or_fit(settings, parts, rank == 0, run.start)
+        augmentation = build.build_augmentation(components, features.sample_rate)
+        state = run.enter(files, augmentation)
+        extra = checkpoint_extra(components, files, ENCODER_KEYS)
+        return PreparedSpeech(settings, state, extra, run.corpus, features, augmentation, run.start)
+
+    def finish(self, prepared: PreparedSpeech, data: SpeechToTrain, device: Any) -> dict[str, Any]:
+        """Write the bundle."""
+        run_dir = prepared.state.run_dir
+        best = by_score(kept_checkpoints(run_dir / CHECKPOINTS))
+        score = best[0].score if best else None
+        facts = {
+            "pre-training": f"{type(self).__name__}, without texts",
+            f"best validation {self.measure.title}": "not measured" if score is None else self.measure.write(score, 2),
+        }
+        use = "Train a recogniser from it with `python -m asr.train init.from=FOLDER`, where FOLDER is this one.\n"
+        write_run_bundle(run_dir, prepared.settings, prepared.start, "An encoder without a head,", use, facts)
+        return {}
 
 
 def new_encoder(prepared: PreparedSpeech) -> Encoder:
@@ -107,22 +128,6 @@ def idle_step(encoder: Encoder, features: Features, head: nn.Module) -> Tensor:
     device = next(head.parameters()).device
     silence = torch.zeros(1, encoder.stride, features.dim, device=device)
     return zero_loss(encoder(silence, torch.zeros(1, dtype=torch.int64, device=device)).out, head)
-
-
-def write_encoder(prepared: PreparedSpeech, pre_training: str, measure: Measure) -> None:
-    """Write the bundle, with features and encoder, from which asr.train starts with `init.from`.
-
-    Args:
-        prepared: the run's settings and folder.
-        pre_training: name of the pre-training, for the model card.
-        measure: metric of validations.
-    """
-    run_dir = prepared.state.run_dir
-    best = by_score(kept_checkpoints(run_dir / CHECKPOINTS))
-    score = measure.write(math.nan if best[0].score is None else best[0].score, 2) if best else "not measured"
-    use = "Train a recogniser from it with `python -m asr.train init.from=FOLDER`, where FOLDER is this one.\n"
-    facts = {"pre-training": f"{pre_training}, without texts", f"best validation {measure.title}": score}
-    write_run_bundle(run_dir, prepared.settings, prepared.start, "An encoder without a head,", use, facts)
 
 
 def _no_tokens(text: str) -> list[int]:

@@ -22,8 +22,8 @@ from asr.data.seeds import derive_seed
 from asr.data.text_set import Sentences, TextBatch, TextSet
 from asr.data.training_set import TrainingSet
 from asr.data.waveforms import WaveformBatch, WaveformFeatures, collate_waveforms, without_features
+from asr.evaluation.manifest_sums import ManifestSums, Reduce
 from asr.features.batched.front_end import FrontEnd
-from asr.objective.manifest_sums import ManifestSums, Reduce
 from asr.objective.parts import Losses
 from asr.run.names import HOURS_OF, LOSS_OF
 from asr.system.processes import die_with_parent, return_memory, shared_memory, start_method

@@ -19,7 +19,7 @@ from asr.checkpoint.load import CHECKPOINT_KEY, PREFIX
 from asr.data.seeds import derive_seed
 from asr.interfaces import Moment, Schedule
 from asr.objective.parts import Losses, Measure, Trainable, TrainedBatch, Validation
-from asr.objective.recognition_validation import described
+from asr.objective.word_validation import described
 from asr.text.printable import listed
 from asr.training.distributed import TrainerProcesses, add_up, fail_together, gather
 from asr.training.gradients import divide_and_clip

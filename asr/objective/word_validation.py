@@ -10,12 +10,12 @@ from torch import Tensor
 
 from asr.data.batch import Batch, Rejected
 from asr.errors import InputError
+from asr.evaluation.manifest_sums import ManifestSums
 from asr.evaluation.text_metrics import numbers_of
 from asr.evaluation.word_errors import ErrorCounts, count_errors, total
 from asr.interfaces import BLANK_ID, Metric
 from asr.kernels.choice import exact
 from asr.lengths import padding_mask
-from asr.objective.manifest_sums import ManifestSums
 from asr.objective.parts import WER, Processes
 from asr.recognition.recognizer import Recognizer
 from asr.run.validation_samples import SamplesFile, ValidationSample
