@@ -352,8 +352,8 @@ def test_the_page_of_a_run_shows_perplexity_and_no_audio(trained: Path, tmp_path
     for name, result in results.items():
         assert f"Perplexity per word, {name}" in html
         assert f"{result['per_word']:.1f}".removesuffix(".0") in html
-    assert "Validation perplexity per word:" in html
-    assert "tokens a second" in html
+    assert "Perplexity: " in html
+    assert "Tokens per second: " in html
     assert "LSTMTokenModel, " in html
     assert "160 sentences, " in html
     assert "does not record how this run started" not in html
@@ -386,7 +386,7 @@ def test_a_run_with_another_text_or_other_settings_is_not_resumed(
         ("text.batch_tokens=0", "text.batch_tokens; got 0"),
         ("token_model.dim=0", "token_model.dim; got 0"),
         ("recognizer=MUST_BE_GIVEN", "recognizer ... no default"),
-        ("+encoder.dim=3", "config ... conf/train_lm.yaml ... encoder"),
+        ("+encoder.dim=3", "config ... objective=language_model ... encoder"),
     ],
 )
 def test_an_invalid_setting_is_named(override: str, message: str) -> None:

@@ -1,15 +1,13 @@
-"""Parts of a training run's page that are specific to language models: texts and perplexity."""
+"""Parts of a training run's page that are specific to language models: tiles of the perplexity, and texts."""
 
 from collections.abc import Mapping
-from statistics import median
 from typing import Any
 
 from asr.report.curves import Curve
 from asr.text.numbers import NONE, number
-from asr.web.chart import Axis, Series, line_chart
 from asr.web.figures import figure
 
-PERPLEXITY, SPEED = "valid/perplexity", "train/tokens_per_second"  # columns of metrics.csv
+PERPLEXITY = "valid/perplexity"  # column of metrics.csv
 
 
 def is_language_model(settings: Mapping[str, Any]) -> bool:
@@ -33,22 +31,6 @@ def perplexity_tiles(results: Mapping[str, Mapping[str, Any]], curves: Mapping[s
         label = "Best validation perplexity"
         tiles.append(figure("best_perplexity", label, _rounded(curve.values[best]), where, main=not tiles))
     return tiles
-
-
-def perplexity_charts(curves: Mapping[str, Curve]) -> list[str]:
-    """Draw the metrics that only the training of a language model logs."""
-    drawn = []
-    for name, label in ((PERPLEXITY, "perplexity per word"), (SPEED, "tokens a second")):
-        curve = curves.get(name, Curve([], []))
-        if not len(curve):
-            continue
-        title = f"Validation perplexity per word: {_rounded(curve.values[-1])} at step {curve.steps[-1]:,}"
-        if name == SPEED:
-            title = f"Speed: {median(curve.values):,.0f} tokens a second (median)"
-        points: list[tuple[float, float | None]] = list(zip(curve.steps, curve.values, strict=True))
-        steps = Axis("optimizer step", low=0, high=max(1, curve.steps[-1]))
-        drawn.append(line_chart(title, steps, Axis(label), [Series(label, points, dots=name == PERPLEXITY)]))
-    return drawn
 
 
 def text_facts(settings: Mapping[str, Any]) -> list[tuple[str, str]]:

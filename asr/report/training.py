@@ -12,7 +12,7 @@ from typing import Any
 import yaml
 
 from asr.report.curves import Curve, read_curves
-from asr.report.language_model import is_language_model, perplexity_charts, perplexity_tiles, text_facts
+from asr.report.language_model import is_language_model, perplexity_tiles, text_facts
 from asr.report.training_charts import charts, missing, smoothing
 from asr.report.training_examples import examples
 from asr.report.training_gains import gains
@@ -99,9 +99,8 @@ def training_page(record: Record) -> str:
     is_text = is_language_model(record.settings)
     headline, about, notes = _headline(record), _facts(record), _notes(record)
     if is_text:
-        drawn = [*drawn, *perplexity_charts(record.curves)]
         headline = [*perplexity_tiles(record.results, record.curves), *_time_tile(record.history)]
-        about, notes = [*text_facts(record.settings), *about], []
+        about = [*text_facts(record.settings), *about]
     parts = [
         f"<main><header><h1>{escape(title)}</h1>",
         f'<div class="headline">{"".join(headline)}</div>{facts(about)}</header>',
@@ -111,7 +110,9 @@ def training_page(record: Record) -> str:
         f'<div class="charts">{"".join(drawn)}</div></section>',
         f"<section><h2>Profile</h2>{_preformatted(record.profile)}</section>" if record.profile else "",
         manifests_section(record.curves),
-        "" if is_text else f"<section><h2>Hypotheses during training</h2>{examples(record.examples)}</section>",
+        ""
+        if not recognises(record.settings)
+        else f"<section><h2>Hypotheses during training</h2>{examples(record.examples)}</section>",
         "<section><h2>Warnings, dropped and skipped utterances</h2>",
         _warnings(record),
         "</section><section><h2>Settings</h2>",
@@ -119,6 +120,11 @@ def training_page(record: Record) -> str:
         "</section></main>",
     ]
     return page(title, "\n".join(parts), scripts=["chart.js"])
+
+
+def recognises(settings: Mapping[str, Any]) -> bool:
+    """Whether settings are those of a recogniser's training; an older run has no objective."""
+    return not is_language_model(settings) and _at(settings, "objective", "name") in (None, "recognition")
 
 
 def _headline(record: Record) -> list[str]:
@@ -198,7 +204,7 @@ def _facts(record: Record) -> list[tuple[str, str]]:
         pairs.append(("Begun", f"{datetime.fromtimestamp(record.history.began, UTC):%Y-%m-%d %H:%M} UTC"))
     if record.history.early_end is not None:
         pairs.append(("Ended early", record.history.early_end))
-    if not record.results:
+    if not record.results and recognises(settings):
         pairs.append(("Not tested", f"there is no {RESULTS}: the run has not ended, or has no test manifest"))
     return pairs
 
@@ -223,7 +229,7 @@ def _notes(record: Record) -> list[str]:
     notes = []
     if (width := smoothing(curves)) > 1:
         notes.append(f"Training curves: the mean of {width} neighbouring points, drawn over the points themselves.")
-    if absent := missing(curves):
+    if absent := missing(curves, recognises(record.settings)):
         notes.append(f"Missing in {METRICS}: {', '.join(absent)}.")
     for name, curve in curves.items():
         if curve.not_finite:

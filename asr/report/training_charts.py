@@ -18,6 +18,8 @@ LOGGED = {  # column of metrics.csv: its name in the note on missing metrics
     "train/data_wait": "waiting for data",
     "valid/blank_ratio": "the blank ratio",
 }
+OF_RECOGNISERS = ("valid/wer", "train/audio_seconds_per_second", "valid/blank_ratio")
+SPLITS = {"train": "training", "valid": "validation"}
 BEFORE = "before the first step"
 SMOOTH = 40  # a line is a moving mean over 1 / SMOOTH of its points
 RAW_BUCKETS, SMOOTH_BUCKETS = 120, 80
@@ -61,12 +63,34 @@ def charts(curves: Mapping[str, Curve], clip: float | None) -> list[str]:
         title = f"Blank: {percent(blanks.values[-1])} of the frames in the validation {_when(blanks)}"
         series = [Series("validation", _points(blanks), dots=_few(blanks))]
         drawn.append(line_chart(title, steps, Axis("blank frames", percent), series))
-    return [chart for chart in drawn if chart]
+    return [chart for chart in [*drawn, *_others(logged, steps)] if chart]
 
 
-def missing(curves: Mapping[str, Curve]) -> list[str]:
-    """List the metrics without a chart, because they were not logged or were never finite."""
-    return [words for name, words in LOGGED.items() if not len(curves.get(name, Curve([], [])))]
+def _others(logged: Mapping[str, Curve], steps: Axis) -> list[str]:
+    """Draw the metrics that only some objectives, heads or plugins log, `train/NAME` and `valid/NAME` in one chart."""
+    of_names: dict[str, dict[str, Curve]] = {}
+    for column, curve in logged.items():
+        split, _, name = column.partition("/")
+        if split in SPLITS and "/" not in name and column not in (*LOGGED, "train/skipped_utterances"):
+            of_names.setdefault(name, {})[split] = curve
+    drawn = []
+    for name, of_splits in of_names.items():
+        words = name.replace("_", " ")
+        parts = [f"{_short(curve.values[-1])} in {SPLITS[split]} {_when(curve)}" for split, curve in of_splits.items()]
+        series = [_series(SPLITS[split], curve, smooth=split == "train") for split, curve in of_splits.items()]
+        drawn.append(_log_chart(f"{words.capitalize()}: {', '.join(parts)}", steps, Axis(words), series, ""))
+    return drawn
+
+
+def missing(curves: Mapping[str, Curve], recognises: bool) -> list[str]:
+    """List the metrics without a chart, because they were not logged or were never finite.
+
+    Args:
+        curves: curve of each column of metrics.csv.
+        recognises: whether a recogniser is trained; other objectives do not log all metrics.
+    """
+    names = [name for name in LOGGED if recognises or name not in OF_RECOGNISERS]
+    return [LOGGED[name] for name in names if not len(curves.get(name, Curve([], [])))]
 
 
 def smoothing(curves: Mapping[str, Curve]) -> int:
@@ -75,8 +99,7 @@ def smoothing(curves: Mapping[str, Curve]) -> int:
 
 
 def _loss(logged: Mapping[str, Curve], steps: Axis) -> str:
-    names = {"train/loss": "training", "valid/loss": "validation"}
-    losses = {names[name]: logged[name] for name in names if name in logged}
+    losses = {words: logged[f"{split}/loss"] for split, words in SPLITS.items() if f"{split}/loss" in logged}
     if not losses:
         return ""
     widths = {"training": _width(losses["training"]) if "training" in losses else 1, "validation": 1}
@@ -85,7 +108,7 @@ def _loss(logged: Mapping[str, Curve], steps: Axis) -> str:
         last = _short(fmean(curve.values[-widths[name] :]))
         parts.append(f"{last} in {name} {_when(curve)}")
     series = [_series(name, curve, smooth=name == "training") for name, curve in losses.items()]
-    return _log_chart(f"Loss: {', '.join(parts)}", steps, Axis("loss per token"), series, "")
+    return _log_chart(f"Loss: {', '.join(parts)}", steps, Axis("loss"), series, "")
 
 
 def _when(curve: Curve) -> str:
