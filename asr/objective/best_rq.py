@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from asr import build
-from asr.data.batch import Batch
+from asr.data.batch import Batch, Rejected
 from asr.data.seeds import derive_seed
 from asr.encoder.stack import depths_in
 from asr.errors import InputError
@@ -21,6 +21,7 @@ from asr.lengths import padding_mask
 from asr.objective.parts import Losses, Measure, Processes, Rate
 from asr.objective.recognition import SpeechToTrain, too_large
 from asr.objective.untranscribed import WithoutTexts, idle_step, new_encoder, speech_to_train
+from asr.objective.word_validation import described
 from asr.run.preparation import PreparedSpeech
 from asr.settings.rule import above, number, whole
 from asr.text.numbers import percent
@@ -175,23 +176,23 @@ class CodeValidation:
 
     def __init__(self, trainable: MaskedPrediction, seed: int) -> None:
         self._trainable, self._seed = trainable, seed
-        self._rejected = 0
+        self._rejected: list[Rejected] = []
         self._sums: list[Tensor] = []  # of each batch: loss, number of correct codes, number of masked frames
         self._counts = torch.zeros(len(trainable.model.quantizer.codebook), dtype=torch.float64)
 
     @torch.no_grad()
     def add(self, batch: Batch) -> None:
         """Add a batch."""
-        self._rejected += len(batch.rejected)
+        self._rejected += batch.rejected
         if not len(batch):
             return
         device = batch.features.device
         generator = torch.Generator(device).manual_seed(derive_seed(self._seed, "validation", batch.ids[0]))
         log_probs, codes, mask = self._trainable.predict(batch, generator)
-        chosen, targets = log_probs[mask].double(), codes[mask]
+        chosen, targets = log_probs[mask].to(exact(device)), codes[mask]
         loss = -chosen.gather(1, targets[:, None]).sum()
         correct = (chosen.argmax(dim=1) == targets).sum()
-        self._sums.append(torch.stack([loss, correct.double(), mask.sum().double()]).cpu())
+        self._sums.append(torch.stack([loss, correct.to(loss.dtype), mask.sum().to(loss.dtype)]).double().cpu())
         frames = self._trainable.model.encoder.output_lengths(batch.feature_lengths)
         spoken = codes[~padding_mask(frames, codes.shape[1])]
         self._counts += torch.bincount(spoken, minlength=len(self._counts)).cpu()
@@ -201,6 +202,8 @@ class CodeValidation:
 
         A model that knows only how frequent each code is has the entropy as its loss.
         """
+        for reason, utterance_id in processes.gather(described(self._rejected)):
+            logger.warning("validation: skipped %r: %s", utterance_id, reason)
         own = torch.cat([torch.stack([torch.zeros(3, dtype=torch.float64), *self._sums]).sum(dim=0), self._counts])
         sums = processes.add_up(own.to(exact(processes.device)).to(processes.device)).double().cpu()
         (loss, correct, masked), counts = sums[:3].tolist(), sums[3:]
