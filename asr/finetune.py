@@ -213,6 +213,7 @@ def model_of(options: argparse.Namespace) -> str:
 
 def initial_model(model: str) -> "Initialization":
     """Read the initial model."""
+    from asr.checkpoint.load import check_recognises
     from asr.run.initialization import start_of
     from asr.run.settings import InitSettings
 
@@ -221,6 +222,7 @@ def initial_model(model: str) -> "Initialization":
         raise InputError(f"MODEL must be a whole model; {model} is a run whose bundle is an adapter. Give {merged}.")
     start = start_of(InitSettings(model, ["encoder", "head"], [], None))
     assert start is not None
+    check_recognises(start.bundle, Path(model))
     return start
 
 

@@ -53,7 +53,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     add_decoding(parser)
     options = parser.parse_args(arguments)
     from asr.checkpoint.bundle import check_replaceable, give_back, read_bundle, replace_bundle
-    from asr.checkpoint.load import BUNDLE, bundle_folder, bundle_recognizer, decoder_settings, with_values
+    from asr.checkpoint.load import (
+        BUNDLE,
+        bundle_folder,
+        bundle_recognizer,
+        check_recognises,
+        decoder_settings,
+        with_values,
+    )
     from asr.text.normalize import get_normalizer
 
     if Path(options.model).suffix == ".ckpt":
@@ -62,7 +69,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for folder in (Path(options.model), Path(options.model) / BUNDLE):
         give_back(folder)  # after an earlier tuning that was killed while writing
     folder = bundle_folder(Path(options.model))
-    bundle = read_bundle(folder)
+    bundle = check_recognises(read_bundle(folder), folder)
     settings = decoder_settings(bundle, decoder(options))
     tuned = replace(bundle, config=bundle.config | {"decode": settings})
     if lost := bundle.attached.keys() - tuned.attached.keys():

@@ -100,7 +100,15 @@ def read_model(path: Path, base: Path | None = None) -> Bundle:
     """
     if base is not None:
         return merged(_read_stored(path), path, read_model(base), base)
-    bundle = read_initial(path)
+    return check_recognises(read_initial(path), path)
+
+
+def check_recognises(bundle: Bundle, path: Path) -> Bundle:
+    """Return the bundle if it is a recogniser.
+
+    Raises:
+        InputError: it is an encoder without a head.
+    """
     if is_encoder(bundle.config):
         must = f"{path}: a model must recognise speech; this is an encoder without a head"
         raise InputError(f"{must}. Train a recogniser from it: python -m asr.train init.from={path}")

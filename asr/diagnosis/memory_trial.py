@@ -8,7 +8,7 @@ import signal
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from multiprocessing.connection import Connection
 from typing import Any, TypeVar
 
@@ -94,12 +94,17 @@ class MemoryTrial:
             return 1.0
         return (1 + (max(batches) - 1) * (free - least) / max(needed - least, 1)) / max(batches)
 
+    @cached_property
+    def _limit(self) -> float:
+        """Bytes of a GPU that this process may reserve; later, its cache contains the memory of earlier trials."""
+        return torch.cuda.memory_reserved() + self.free
+
     def _within_memory(self, run: Callable[[], Result]) -> Result | None:
         """Return the result of a function; None if it does not fit into the memory."""
         if self.device.type == "cpu":
             return self._in_child(run)
         total = torch.cuda.get_device_properties(self.device).total_memory
-        torch.cuda.set_per_process_memory_fraction(min(1.0, (torch.cuda.memory_reserved() + self.free) / total))
+        torch.cuda.set_per_process_memory_fraction(min(1.0, self._limit / total))
         try:
             return unless_out_of_memory(run)
         finally:

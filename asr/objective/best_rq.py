@@ -192,7 +192,7 @@ class CodeValidation:
         chosen, targets = log_probs[mask].to(exact(device)), codes[mask]
         loss = -chosen.gather(1, targets[:, None]).sum()
         correct = (chosen.argmax(dim=1) == targets).sum()
-        self._sums.append(torch.stack([loss, correct.to(loss.dtype), mask.sum().to(loss.dtype)]).double().cpu())
+        self._sums.append(torch.stack([loss, correct.to(loss.dtype), mask.sum().to(loss.dtype)]).cpu().double())
         frames = self._trainable.model.encoder.output_lengths(batch.feature_lengths)
         spoken = codes[~padding_mask(frames, codes.shape[1])]
         self._counts += torch.bincount(spoken, minlength=len(self._counts)).cpu()
@@ -205,7 +205,7 @@ class CodeValidation:
         for reason, utterance_id in processes.gather(described(self._rejected)):
             logger.warning("validation: skipped %r: %s", utterance_id, reason)
         own = torch.cat([torch.stack([torch.zeros(3, dtype=torch.float64), *self._sums]).sum(dim=0), self._counts])
-        sums = processes.add_up(own.to(exact(processes.device)).to(processes.device)).double().cpu()
+        sums = processes.add_up(own.to(exact(processes.device)).to(processes.device)).cpu().double()
         (loss, correct, masked), counts = sums[:3].tolist(), sums[3:]
         if not masked:
             processes.fail_together("validation must have a masked frame; got none. Give more validation utterances.")

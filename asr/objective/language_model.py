@@ -45,6 +45,8 @@ FREE = (
     *("trainer.devices", "trainer.num_nodes", "trainer.strategy", "trainer.log_every_n_steps"),
 )
 
+OLDER = {"objective": {"name": "language_model"}}  # sections that runs of earlier versions lack
+
 logger = logging.getLogger(__name__)
 
 _CARD = """# {name}
@@ -226,7 +228,7 @@ class LanguageModel:
             "manifests": {"train": train.fingerprint, "valid": valid.fingerprint},
             "fitted": {name: hashlib.sha256(file).hexdigest()[:16] for name, file in tokenizer.files().items()},
         }
-        changed = changes_but_for(FREE, resume.run.settings, compared) if resume else {}
+        changed = changes_but_for(FREE, {**OLDER, **resume.run.settings}, compared) if resume else {}
         state = enter_run(settings, compared, resume, changed, rank, world_size)
         of_bundle = {**recognizer.config, "token_model": settings.components["token_model"]}
         extra = checkpoint_extra(of_bundle, tokenizer.files(), LANGUAGE_MODEL_KEYS)

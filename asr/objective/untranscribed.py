@@ -20,10 +20,12 @@ from asr.interfaces import Encoder, Features
 from asr.objective.parts import Measure
 from asr.objective.recognition import SpeechToTrain, zero_loss
 from asr.run.folder import load_or_fit, statistics_of
+from asr.run.names import RESULTS
 from asr.run.outcome import write_run_bundle
 from asr.run.preparation import PreparedSpeech, open_run
 from asr.run.settings import RunSettings
 from asr.storage.session import configure
+from asr.system.files import write_whole_text
 
 logger = logging.getLogger(__name__)
 
@@ -84,6 +86,7 @@ class WithoutTexts:
         }
         use = "Train a recogniser from it with `python -m asr.train init.from=FOLDER`, where FOLDER is this one.\n"
         write_run_bundle(run_dir, prepared.settings, prepared.start, "An encoder without a head,", use, facts)
+        write_whole_text(run_dir / RESULTS, "{}\n")  # shows that nothing is left to test
         return {}
 
 
@@ -117,6 +120,8 @@ def speech_to_train(
     parameters, name = sum(parameter.numel() for parameter in model.parameters()), type(encoder).__name__
     logger.info("%s with %s parameters", name, f"{parameters:,}")
     prepared.describe_speech(corpus, train)
+    if corpus.all_tests:
+        logger.info("corpus.test and corpus.also_test are not used: an encoder without a head has no WER")
     trained = {"utterances": len(corpus.train), "hours": corpus.train.hours}
     validated = {"utterances": len(corpus.valid)} if corpus.valid else {}
     prepared.state.record_start(name, {"parameters": parameters}, trained, validated)

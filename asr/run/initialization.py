@@ -130,6 +130,9 @@ class Initialization:
         Raises:
             InputError: a tensor's shape in this run differs from its shape in the initial model.
         """
+        if "encoder" not in self.parts:
+            must = f"init.parts must have encoder with {self.source}, because no other part of it is loaded"
+            raise InputError(f"{must}; got {', '.join(self.parts)}.")
         state, weights = model.state_dict(), self.bundle.weights
         taken = {name: weight for name, weight in weights.items() if name.startswith("encoder.") and name in state}
         for name, weight in taken.items():

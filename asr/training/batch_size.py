@@ -1,8 +1,12 @@
 """The longest batch whose training steps fit into the free memory, for the model as it is trained."""
 
+import torch
+
 from asr.data.token_counts import TokenCounts
 from asr.data.utterances import Utterances
 from asr.diagnosis.batch_size import fitting_batch_seconds
+from asr.diagnosis.trial import device_of
+from asr.errors import InputError
 from asr.recognition.model import Model
 from asr.run.settings import RunSettings
 from asr.training.frozen import Frozen
@@ -21,8 +25,13 @@ def find_batch_seconds(
         counts: token counts of the utterances; None: they are counted.
 
     Raises:
-        InputError: not even a batch of the longest utterance fits, or `init.frozen` is invalid.
+        InputError: not even a batch of the longest utterance fits, `init.frozen` is invalid, or processes that torchrun
+            has started wait for this one on GPUs.
     """
+    if torch.distributed.is_initialized() and device_of(settings).type != "cpu":
+        # The trial's batch norms would sum over all processes, which wait for this one.
+        must = "data.batch_seconds must be a number if torchrun or SLURM starts the processes"
+        raise InputError(f"{must}; got auto. python -m asr.plan data.batch_seconds=auto on one GPU finds the number.")
     if settings.gradient_checkpointing:
         recompute_blocks(model.encoder)
     Frozen(model, settings.init.frozen, settings.init.frozen_steps)  # its weights have no gradients
