@@ -65,7 +65,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     start = None if options.start is None else InitialModel(options.start, path_of(options.start), share)
     check_apart("--output-dir", options.output_dir, [*checkpoints, *([stored_at(start.path)] if start else [])])
-    write_bundle(options.output_dir, checkpoints, model_card(options.output_dir, checkpoints, start), start=start)
+    card = model_card(options.output_dir, checkpoints, start)
+    write_bundle(options.output_dir, checkpoints, card, start=start)
     names = ", ".join(path.stem for path in checkpoints)
     print(f"{options.output_dir}: the mean of {_count(checkpoints)}: {names}{_and_start(start)}")
     return 0
@@ -101,7 +102,7 @@ def _choose(run_dir: Path, best: int | None, last: int | None) -> list[Path]:
     folder = run_dir / CHECKPOINTS
     validated = [checkpoint for checkpoint in kept_checkpoints(folder) if checkpoint.score is not None]
     if not validated:
-        must = f"{run_dir}: a run folder must have validated checkpoints, {CHECKPOINTS}/step=…-wer=….ckpt"
+        must = f"{run_dir}: a run folder must have validated checkpoints, {CHECKPOINTS}/step=…-….ckpt"
         raise InputError(f"{must}; it has none. Give the paths of checkpoints.")
     if last is not None:
         return [checkpoint.path for checkpoint in select("average_last", validated, last)]
@@ -142,9 +143,13 @@ def _origin(checkpoint: Path) -> dict[str, Any]:
 
 def model_card(output_dir: Path, checkpoints: Sequence[Path], start: "InitialModel | None" = None) -> str:
     """Write the model card, which names the averaged checkpoints and the initial model."""
+    from asr.checkpoint.bundle import is_encoder
+    from asr.checkpoint.load import checkpoint_bundle
+
     lines = "\n".join(f"* {path.stem}" for path in checkpoints)
     counted = f"{_count(checkpoints)}{_and_start(start)}"
-    return _CARD.format(name=real(output_dir).name, count=counted, lines=lines)
+    what, use = _ENCODER if is_encoder(checkpoint_bundle(checkpoints[0]).config) else _RECOGNISER
+    return _CARD.format(name=real(output_dir).name, what=what, count=counted, lines=lines, use=use)
 
 
 def _and_start(start: "InitialModel | None") -> str:
@@ -155,15 +160,23 @@ def _count(checkpoints: Sequence[Path]) -> str:
     return f"{len(checkpoints)} checkpoint{'s' if len(checkpoints) > 1 else ''}"
 
 
+_RECOGNISER = (
+    "A speech recogniser",
+    """Its word error rate was not measured; `python -m asr.evaluate FOLDER MANIFEST...` measures it. Transcribe with
+`python -m asr.transcribe FOLDER AUDIO...`, where FOLDER is this folder.""",
+)
+_ENCODER = (
+    "An encoder without a head,",
+    "Train a recogniser from it with `python -m asr.train init.from=FOLDER`, where FOLDER is this folder.",
+)
 _CARD = """# {name}
 
-A speech recogniser trained by `python -m asr.train`. Its weights are the mean of the weights of {count}, computed by
+{what} trained by `python -m asr.train`. Its weights are the mean of the weights of {count}, computed by
 `python -m asr.average`:
 
 {lines}
 
-Its word error rate was not measured; `python -m asr.evaluate FOLDER MANIFEST...` measures it. Transcribe with
-`python -m asr.transcribe FOLDER AUDIO...`, where FOLDER is this folder.
+{use}
 """
 
 

@@ -94,14 +94,14 @@ def to_bundle(model: str, output: Path, pad_mode: str, source: str | None, local
 def to_archive(model: str, output: Path) -> None:
     """Convert a bundle to a `.nemo` archive."""
     from asr.checkpoint.bundle import read_bundle
-    from asr.checkpoint.load import bundle_folder, check_recognises
+    from asr.checkpoint.load import bundle_folder
     from asr.interchange.hub import path_of
     from asr.interchange.nemo.archive import write_archive
     from asr.interchange.nemo.convert import to_nemo
 
     folder = bundle_folder(path_of(model))
     check_output("--output", output, "model.nemo", inputs=[folder])
-    files = to_nemo(check_recognises(read_bundle(folder), folder), folder)
+    files = to_nemo(read_bundle(folder), folder)
     write_whole(output, lambda file: write_archive(file, files))
     print(f"{output}: {', '.join(name for name, _ in files)}", file=message_stream(output))
 

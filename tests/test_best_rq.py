@@ -15,6 +15,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from asr import build
+from asr.average import main as average
 from asr.checkpoint.load import load_recognizer
 from asr.data.batch import Batch, Example, collate
 from asr.data.manifest import Utterance
@@ -27,8 +28,9 @@ from asr.training.hydra_command import read_experiment
 from asr.training_report import main as write_report
 from recipes.librispeech.prepare import main as prepare
 from tests.conftest import SHARED, TINY, needs_shared, resolved, tone_corpus
+from tests.forked import run_module
 from tests.processes import bundle, finish, kill, metrics, resumptions, start, steps_logged, wait_for
-from tests.refusals import refused
+from tests.refusals import mentions, refused
 
 SIZES = ["objective.codebook_size=16", "objective.codebook_dim=4", "objective.mask_probability=0.05"]
 PRETRAINING = [*TINY, "objective=best_rq", *SIZES, "checkpoint.select=last", "trainer.log_every_n_steps=1"]
@@ -224,6 +226,44 @@ def test_a_bundle_has_features_and_encoder_and_no_recogniser(pretrained: Path) -
     assert {"features", "encoder"} == stored.keys() - {"format"}
     with refused(InputError, str(pretrained), cure=f"init.from={pretrained}"):
         load_recognizer(pretrained)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["asr.convert", "--to", "nemo", "-o", "out.nemo"],
+        ["asr.convert", "--to", "huggingface", "-o", "out"],
+        ["asr.tune", "valid.jsonl"],
+        ["asr.finetune", "valid.jsonl", "--output", "out"],
+        ["asr.evaluate", "valid.jsonl"],
+    ],
+    ids=lambda command: " ".join(command[:3]),
+)
+def test_commands_that_need_a_recogniser_refuse_an_encoder(
+    command: list[str], pretrained: Path, tones: Path, tmp_path: Path
+) -> None:
+    module, *arguments = [str(tones / word) if word.endswith(".jsonl") else word for word in command]
+    ended = run_module(module, str(pretrained), *arguments, cwd=tmp_path)
+    assert ended.returncode == 1
+    assert re.fullmatch(r"error: .*init\.from=\S+\n", ended.stderr), ended.stderr
+
+
+def test_the_mean_of_checkpoints_of_an_encoder_is_described_as_one(pretrained: Path, tmp_path: Path) -> None:
+    assert average([str(pretrained), "--output-dir", str(tmp_path / "mean")]) == 0
+    assert "init.from" in (tmp_path / "mean" / "README.md").read_text()
+    assert json.loads((tmp_path / "mean" / "config.json").read_text()).keys() >= {"features", "encoder"}
+
+
+def test_an_encoder_has_no_adapter(pretrained: Path, tones: Path, tmp_path: Path) -> None:
+    given = [*TINY, *tone_corpus(tones), f"init.from={pretrained}", "adapter=lora", f"run_dir={tmp_path / 'run'}"]
+    log = tmp_path / "log"
+    assert finish(start(resolved(*given), log)) != 0
+    assert mentions(log.read_text().splitlines()[-1], f"adapter ... {pretrained}")
+
+
+def test_an_objective_on_texts_is_refused_by_asr_train() -> None:
+    with refused(InputError, "objective; got language_model", cure="asr.train_lm"):
+        without_unused(resolved("objective=language_model"), [])
 
 
 def trained_in_encoder(weights: dict[str, Tensor]) -> list[str]:

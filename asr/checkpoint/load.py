@@ -158,9 +158,10 @@ def bundle_recognizer(bundle: Bundle, path: Path, device: str | torch.device = "
         device: device of the weights.
 
     Raises:
-        InputError: the bundle is damaged, is an adapter, or names components that asr does not have.
+        InputError: the bundle is damaged, is an adapter or an encoder without a head, or names components that asr does
+            not have.
     """
-    check_whole(bundle, path)
+    check_recognises(check_whole(bundle, path), path)
     _check_decoder(bundle.config["decode"], path)
     try:
         tokenizer, features = build_tokenizer(bundle.config), build_features(bundle.config)

@@ -120,8 +120,9 @@ def speech_to_train(
     parameters, name = sum(parameter.numel() for parameter in model.parameters()), type(encoder).__name__
     logger.info("%s with %s parameters", name, f"{parameters:,}")
     prepared.describe_speech(corpus, train)
-    if corpus.all_tests:
-        logger.info("corpus.test and corpus.also_test are not used: an encoder without a head has no WER")
+    unused = {"corpus.test and corpus.also_test": corpus.all_tests, "debug.max_wer": settings.debug.max_wer}
+    if given := [names for names, value in unused.items() if value]:
+        logger.info("an encoder without a head has no WER: %s are not used", " and ".join(given))
     trained = {"utterances": len(corpus.train), "hours": corpus.train.hours}
     validated = {"utterances": len(corpus.valid)} if corpus.valid else {}
     prepared.state.record_start(name, {"parameters": parameters}, trained, validated)

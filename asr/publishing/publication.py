@@ -10,7 +10,7 @@ from typing import Any
 import yaml
 
 from asr.checkpoint.bundle import CARD, read_bundle
-from asr.checkpoint.load import BUNDLE, bundle_folder, check_recognises
+from asr.checkpoint.load import BUNDLE, bundle_folder
 from asr.interchange.foreign import kind_of
 from asr.interchange.huggingface.convert import names_left_out, to_huggingface
 from asr.interchange.huggingface.files import replace_huggingface
@@ -58,7 +58,7 @@ def publish(model: Path, output: Path, language: str | None, license: str | None
     """
     folder = bundle_folder(model)
     check_apart("--output", output, [folder])
-    bundle = check_recognises(read_bundle(folder), folder)
+    bundle = read_bundle(folder)
     files = to_huggingface(bundle, folder)
     results = read_results(folder.parent / RESULTS) if folder.name == BUNDLE else {}
     card = model_card(real(output).name, bundle.config, results, before=bundle.card, language=language, licence=license)

@@ -117,8 +117,11 @@ class Prepared(PreparedSpeech):
             Names of the tensors that a checkpoint contains; None: all.
 
         Raises:
-            InputError: the weights do not fit the new model.
+            InputError: the weights do not fit the new model, or an adapter has no trained head beneath it.
         """
+        if self.start is not None and not self.start.recognises and ADAPTER in self.state.settings:
+            must = f"adapter must be null with {self.start.source}, an encoder without a head"
+            raise InputError(f"{must}: all weights of the new head are trained. Leave out adapter.")
         if self.start is not None:
             self.start.load(model)
         if self.start is None or ADAPTER not in self.state.settings:

@@ -351,10 +351,14 @@ def without_unused(resolved: Mapping[str, Any], overrides: Sequence[str]) -> dic
         overrides: overrides on the command line.
 
     Raises:
-        InputError: an override chooses or changes such a section.
+        InputError: an override chooses or changes such a section, or the objective does not train on speech.
     """
     recognition: Any = find_class("objective", "recognition")
-    used = [name for names in sections_of(resolved) for name in names]
+    required, optional = sections_of(resolved)
+    used = [*required, *optional]
+    if "token_model" in required:
+        must = "objective must train on speech here"
+        raise InputError(f"{must}; got {resolved['objective']['name']}. Train a language model with asr.train_lm.")
     unused = [name for name in (*recognition.sections, *recognition.optional) if name not in used]
     for override in overrides:
         if (section := re.split(r"[=./@]", override.lstrip("+~"))[0]) in unused:
