@@ -86,7 +86,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         make_output_dir(options.output_dir)
     recognizer = load_model(options)
     check_prompt(recognizer, options.language)
-    if labels := recognizer.model.labels.names:
+    if labels := recognizer.label_names:
         manifests = _read(paths, labels)
     from asr.evaluation.result import evaluate, together
 

@@ -5,6 +5,7 @@ bins, B utterances, U tokens, T' encoder frames, D encoder dimension, V vocabula
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, ClassVar, NamedTuple, Protocol
 
@@ -553,14 +554,26 @@ class Tunable(NamedTuple):
     trials: tuple[float, ...]
 
 
-class Hotwords(NamedTuple):
-    """Hotwords of a decoder: `phrases` are boosted; `impossible` maps phrases that cannot be recognised to reasons."""
+@dataclass(frozen=True, slots=True)
+class Biasing:
+    """Hotwords of a decoder, a request, an utterance or a stream, compiled for one decoder; threads can share it.
 
-    phrases: Sequence[str]
-    impossible: Mapping[str, str]
+    Args:
+        phrases: normalised phrases that a search prefers.
+        impossible: maps phrases that cannot be recognised to reasons.
+        lists: the compiled phrases, which only the decoder reads.
+    """
+
+    phrases: Sequence[str] = ()
+    impossible: Mapping[str, str] = field(default_factory=dict)
+    lists: tuple[Any, ...] = ()
 
 
-NO_HOTWORDS = Hotwords((), {})
+NO_BIASING = Biasing()
+Biasings = Sequence[Biasing] | None  # of each utterance of a batch; None: none has its own
+
+# Compiles phrases as users write them; None instead of a score: the decoder's bonus for each word (natural logarithm).
+HotwordCompiler = Callable[[Iterable[str], float | None], Biasing]
 
 
 class Decoder(Protocol):
@@ -569,12 +582,15 @@ class Decoder(Protocol):
     `evidence` computes the input of a search once per batch; `search` can then run with several values of the tunable
     settings. `search` returns at least one hypothesis per utterance, best hypothesis first. If the head's frame_head is
     None, the hypotheses must have frames and confidences.
+
+    No decoder stores the hotwords of a request. A decoder without `compile_hotwords` takes no biasing arguments.
     """
 
     needs: tuple[str, ...]  # properties of the head that must not be None
     max_seconds: float | None  # maximum duration of audio per search; None: any length
     max_hypotheses: int  # per utterance
-    hotwords: Hotwords
+    biasing: Biasing  # hotwords of the decoder's own settings, which apply to all utterances
+    compile_hotwords: HotwordCompiler | None  # for hotwords of single utterances and streams; None: it prefers none
 
     @property
     def tunable(self) -> Mapping[str, Tunable]: ...
@@ -585,14 +601,25 @@ class Decoder(Protocol):
     @property
     def description(self) -> str: ...
     def evidence(self, encoded: Encoded) -> Any: ...
-    def search(self, evidence: Any, **values: float) -> list[list[Hypothesis]]:
-        """Search with a result of `evidence`; `values` replace the decoder's own values of tunable settings."""
+    def search(self, evidence: Any, biasings: Biasings = None, **values: float) -> list[list[Hypothesis]]:
+        """Search with a result of `evidence`.
+
+        Args:
+            evidence: the result.
+            biasings: hotwords of each utterance, in addition to the decoder's own.
+            values: values of tunable settings, which replace the decoder's own.
+        """
 
 
 class StreamingDecoder(Decoder, Protocol):
     """A decoder that continues from chunk to chunk. A state belongs to one stream and must be used only once."""
 
-    def initial_state(self) -> Any: ...
+    def initial_state(self, biasing: Biasing = NO_BIASING) -> Any:
+        """Begin a stream with hotwords in addition to the decoder's own."""
+
+    def replace_hotwords(self, state: Any, biasing: Biasing) -> Any:
+        """Replace the hotwords of a stream; the new ones apply from the next word on."""
+
     def step(self, encoded: Encoded, states: Sequence[Any]) -> tuple[list[list[Hypothesis]], list[Any]]:
         """Decode the next chunk of each stream.
 

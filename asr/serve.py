@@ -26,9 +26,11 @@ from asr.settings.rule import STREAM_SECONDS, THREADS
 from asr.text.printable import printable
 
 if TYPE_CHECKING:
+    from asr.interfaces import Biasing
     from asr.recognition.inference import Inference
     from asr.recognition.recognizer import Recognizer
     from asr.server.hosts import Hosts
+    from asr.server.hotwords import ServedHotwords
     from asr.server.pages import ExampleAudio
 
 # The extra `serve`:
@@ -68,9 +70,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         hosts = known_hosts(options.host, server_socket.getsockname()[0], options.allowed_host)
         recognizer = load_model(options)
         inference_options = _with_prompt(recognizer, inference_options)
+        hotwords = _served_hotwords(recognizer, options)
         _tell(recognizer, hosts)
         examples = read_examples(options.example, options.max_seconds)
-        _serve(options, recognizer, inference_options, hosts, examples, server_socket)
+        _serve(options, recognizer, inference_options, hosts, hotwords, examples, server_socket)
     return 0
 
 
@@ -102,6 +105,18 @@ def _parser() -> argparse.ArgumentParser:
     server.add_argument("--language", metavar="CODE", help=language)
     server.add_argument(
         "--example", action="append", default=[], metavar="FILE", help="recording for the page; may be repeated"
+    )
+    server.add_argument(
+        "--hotwords-list",
+        action="append",
+        default=[],
+        metavar="NAME=FILE",
+        help="hotwords, one per line, that requests choose with hotwords_list=NAME; may be repeated",
+    )
+    server.add_argument(
+        "--prompt-hotwords",
+        action="store_true",
+        help="take the phrases between commas or lines of OpenAI's field prompt as hotwords",
     )
     for option, kind, metavar, default, meaning in NUMBERS:
         shown = "" if default is None else f" (default {default})"
@@ -179,9 +194,30 @@ def _bound_socket(host: str, port: int) -> socket.socket:
     return bound
 
 
+def _served_hotwords(recognizer: "Recognizer", options: argparse.Namespace) -> "ServedHotwords":
+    """Compile the lists of --hotwords-list."""
+    from asr.decode.fusion.hotwords import read_phrases
+    from asr.server.hotwords import ServedHotwords
+
+    compiled = recognizer.decode.compile_hotwords
+    if compiled is None:
+        if options.prompt_hotwords or options.hotwords_list:
+            option = "--prompt-hotwords" if options.prompt_hotwords else "--hotwords-list"
+            raise InputError(f"{option} needs a beam search; got {recognizer.decode.description}. Add --beam 4.")
+        return ServedHotwords(recognizer)
+    lists: dict[str, Biasing] = {}
+    for given in options.hotwords_list:
+        name, _, path = given.partition("=")
+        if not (name and path) or name in lists:
+            must = "--hotwords-list must be NAME=FILE, with a different NAME each time"
+            raise InputError(f"{must}; got {given}.")
+        lists[name] = compiled(read_phrases(path), None)
+    return ServedHotwords(recognizer, lists, options.prompt_hotwords)
+
+
 def _tell(recognizer: "Recognizer", hosts: "Hosts") -> None:
     """Print notes on hotwords that cannot be recognised, and on access to the server."""
-    for phrase, reason in recognizer.decode.hotwords.impossible.items():
+    for phrase, reason in recognizer.decode.biasing.impossible.items():
         print(printable(f"hotwords: {phrase!r} cannot be recognised: {reason}"), file=sys.stderr)
     if hosts.any_address:
         print("note: everybody who can reach --host can use the server; it has no password", file=sys.stderr)
@@ -192,6 +228,7 @@ def _serve(
     recognizer: "Recognizer",
     inference_options: "Inference",
     hosts: "Hosts",
+    hotwords: "ServedHotwords",
     examples: "tuple[ExampleAudio, ...]",
     server_socket: socket.socket,
 ) -> None:
@@ -223,9 +260,9 @@ def _serve(
     if streams.note:
         print(printable(f"note: live captions are slower with this model: {streams.note}"), file=sys.stderr)
     stream_limits = StreamLimits(options.streams, options.stream_seconds, options.idle_seconds)
-    sockets = StreamSockets(streams, stream_limits, metrics.stream, metrics.stream_ended)
+    sockets = StreamSockets(streams, stream_limits, hotwords, metrics.stream, metrics.stream_ended)
     name = options.model_name or _name(options.model)
-    service = Service(name, recognizer, jobs, sockets, uploads, metrics, hosts, examples, options.language)
+    service = Service(name, recognizer, jobs, sockets, uploads, metrics, hosts, hotwords, examples, options.language)
     serve(service, server_socket, options.stop_seconds, options.forwarded_allow_ips)
 
 

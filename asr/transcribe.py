@@ -74,7 +74,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     check_prompt(recognizer, options.language)
     if options.stream:
         return caption(recognizer, options)
-    recordings, problems = _find(options.paths, recognizer.model.labels.names)
+    recordings, problems = _find(options.paths, recognizer.label_names)
     recordings = arrange(recordings, options, options.paths)
     _check_nbest(recognizer, inference_options.nbest, options.format)
     hotwords = _Hotwords(recognizer)
@@ -186,7 +186,8 @@ class _Hotwords:
     """The hotwords in use, and the number of occurrences of each in the transcripts."""
 
     def __init__(self, recognizer: "Recognizer") -> None:
-        self.phrases, impossible = recognizer.decode.hotwords
+        own = recognizer.decode.biasing
+        self.phrases, impossible = own.phrases, own.impossible
         self._patterns = [re.compile(rf"(?<!\S){re.escape(phrase)}(?!\S)") for phrase in self.phrases]
         self.hits: Counter[str] = Counter()
         if self.phrases or impossible:

@@ -23,6 +23,7 @@ from asr import Stream
 from asr.recognition.inference import INFERENCE
 from asr.recognition.recognizer import Recognizer
 from asr.server.hosts import Hosts
+from asr.server.hotwords import ServedHotwords
 from asr.server.jobs import Jobs
 from asr.server.metrics import Metrics
 from asr.server.run import make_server, serve
@@ -67,10 +68,11 @@ def service(recognizer: Recognizer, limits: StreamLimits = LIMITS, **options: An
     """Make the service of a server without starting its threads."""
     metrics = Metrics()
     streams = Streams(recognizer, on_turn=metrics.turn, **options)
-    sockets = StreamSockets(streams, limits, metrics.stream, metrics.stream_ended)
+    hotwords = ServedHotwords(recognizer)
+    sockets = StreamSockets(streams, limits, hotwords, metrics.stream, metrics.stream_ended)
     uploads = Uploads(Limits(10_000_000, 60, 10), 4, metrics.uploading)
     jobs = Jobs(recognizer, INFERENCE, queue=4)
-    return Service("live", recognizer, jobs, sockets, uploads, metrics, Hosts(frozenset({"127.0.0.1"})))
+    return Service("live", recognizer, jobs, sockets, uploads, metrics, Hosts(frozenset({"127.0.0.1"})), hotwords)
 
 
 @contextlib.asynccontextmanager

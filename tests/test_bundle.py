@@ -64,7 +64,7 @@ def test_a_bundle_contains_the_files_of_its_decoder_and_can_be_moved(
     assert isinstance(recognizer.decode, Beam)
     assert recognizer.decode.fusion.has_model
     assert recognizer.decode.fusion.lexicon is not None
-    assert recognizer.decode.hotwords.phrases == ["cab ba"]
+    assert recognizer.decode.biasing.phrases == ["cab ba"]
     [transcript] = recognizer.transcribe([torch.randn(16000)], sample_rate=16_000)
     assert {word.text for word in transcript.words} <= {"ab", "ba", "cab"}
 
@@ -144,7 +144,7 @@ def test_paths_in_a_checkpoint_are_not_followed(
     assert isinstance(recognizer.decode, Beam)
     assert not recognizer.decode.fusion.has_model
     assert recognizer.decode.fusion.lexicon is None
-    assert not recognizer.decode.hotwords.phrases
+    assert not recognizer.decode.biasing.phrases
     write_bundle(tmp_path / "bundle", [checkpoint], "card")  # as asr.average does
     assert not any((tmp_path / "bundle" / name).exists() for name in FILES.values())
     with_lm = {"fusion": {"lm": str(files["lm"])}}

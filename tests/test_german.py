@@ -13,7 +13,7 @@ from asr.data.corpus import prepare_if_absent, read_corpus
 from asr.data.index_cache import IndexCache
 from asr.data.manifest import Utterance, read_manifest, write_manifest
 from asr.data.settings import CorpusSettings
-from asr.decode.fusion.hotwords import read_phrases
+from asr.decode.fusion.hotwords import compiled, read_phrases
 from asr.decode.fusion.lexicon import read_lexicon, writable
 from asr.evaluate import main as evaluate
 from asr.interfaces import Tokenizer
@@ -88,7 +88,7 @@ def test_hotwords_and_a_lexicon_may_spell_umlauts_in_either_unicode_form(tmp_pat
     for form in ("NFC", "NFD"):
         path = tmp_path / form
         path.write_text(unicodedata.normalize(form, "Käthe\nGrünstraße\n"), encoding="utf-8")
-        assert read_phrases(str(path), tokenizer, normalize) == (["Käthe", "Grünstraße"], {})
+        assert compiled(read_phrases(str(path)), 1.0, tokenizer, normalize).phrases == ["Käthe", "Grünstraße"]
         assert writable(str(path), tokenizer, normalize) == ["Käthe", "Grünstraße"]
 
 

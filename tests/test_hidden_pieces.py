@@ -15,7 +15,7 @@ from asr.build import build_tokenizer
 from asr.checkpoint.bundle import read_bundle
 from asr.checkpoint.load import load_recognizer
 from asr.convert import main
-from asr.decode.fusion.hotwords import read_phrases
+from asr.decode.fusion.hotwords import compiled, read_phrases
 from asr.errors import InputError
 from asr.interchange.huggingface.tokenizer import give_vocabulary, sentencepiece_of, take_vocabulary
 from asr.interchange.nemo import tokenizer as nemo_tokenizer
@@ -114,7 +114,7 @@ def test_a_character_of_several_bytes_has_the_positions_of_all_of_them(tokenizer
 
 def test_hotwords_that_beam_search_cannot_match_are_reported(tokenizer: Tokenizer, tmp_path: Path) -> None:
     (tmp_path / "names.txt").write_text("fox\nżółć\nthe <|en|> box\n")
-    hotwords = read_phrases(str(tmp_path / "names.txt"), tokenizer, str.strip)
+    hotwords = compiled(read_phrases(str(tmp_path / "names.txt")), 1.0, tokenizer, str.strip)
     assert hotwords.phrases == ["fox"]
     assert list(hotwords.impossible) == ["żółć", "the <|en|> box"]
 

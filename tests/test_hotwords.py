@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from asr.decode.beam import Beam
-from asr.decode.fusion.hotwords import Matches, Phrases
+from asr.decode.fusion.hotwords import Matcher, Matches, Phrases
 from asr.errors import InputError
 from asr.text.normalize import basic
 from tests.fusion import (
@@ -34,7 +34,7 @@ NEW_YORK = ["new", "new york", "york city", "a new york"]
 def gains(phrases: list[str], text: str, score: float = 1.0) -> tuple[list[float], float]:
     """Return the running sum of the gains after each character of the text, and the sum at its end."""
     fusion = beam(LETTERS).fusion
-    fusion.phrases = Phrases(phrases, score)
+    fusion = fusion.biased(fusion.compile_hotwords(phrases, score))
     context, given = fusion.start(), [0.0]
     for character in text:
         extended = fusion.extend(context, LETTERS.index(character))
@@ -113,8 +113,8 @@ def test_the_total_gain_counts_the_words_covered_by_whole_phrases(phrases: list[
 
 
 def test_a_run_of_spaces_neither_ends_a_match_nor_starts_one() -> None:
-    phrases = Phrases(["a c"], 1.0)
-    assert phrases.end_word(Matches()) == (Matches(), 0.0)
+    matcher = Matcher([Phrases(["a c"], 1.0)])
+    assert matcher.end_word(Matches()) == (Matches(), 0.0)
 
 
 def test_tokens_with_several_letters_or_words_match_like_single_letters() -> None:
@@ -123,7 +123,7 @@ def test_tokens_with_several_letters_or_words_match_like_single_letters() -> Non
         pieces, hotwords=["new york", "york city", "a"], numbers=dict.fromkeys(NUMBERS, 0.0) | {"hotword_score": 1.0}
     )
     fusion = beam(pieces).fusion
-    fusion.phrases = Phrases(plain.hotwords, 1.0)
+    fusion = fusion.biased(fusion.compile_hotwords(plain.hotwords, 1.0))
     draw = random.Random(0)
     for tokens in [[1, 2, 3, 4], [5, 2, 3, 4], [5, 5], *([draw.randrange(1, 7) for _ in range(5)] for _ in range(200))]:
         context, given = fusion.start(), 0.0
@@ -172,15 +172,15 @@ def test_the_score_of_unknown_words_is_not_added_to_a_hotword(tmp_path: Path) ->
 def test_phrases_are_normalised_and_impossible_ones_are_named_with_the_reason(tmp_path: Path) -> None:
     hotwords = write_lines(tmp_path / "hotwords.txt", ["  new   york ", "", "york\tkey", "Zoë", "new york", "42"])
     search = beam(LETTERS, hotwords=hotwords)
-    assert search.hotwords.phrases == ["new york", "york key"]
-    assert search.hotwords.impossible == {"Zoë": "'Z' cannot be spelled", "42": "'4' cannot be spelled"}
+    assert search.biasing.phrases == ["new york", "york key"]
+    assert search.biasing.impossible == {"Zoë": "'Z' cannot be spelled", "42": "'4' cannot be spelled"}
 
 
 def test_a_phrase_that_is_empty_after_normalisation_is_impossible(tmp_path: Path) -> None:
     settings = search_settings("beam", hotwords=write_lines(tmp_path / "names.txt", ["!!!", "New York!"]))
     search = Beam(IDENTITY, Pieces(LETTERS), basic, **settings)  # type: ignore[arg-type]
-    assert search.hotwords.phrases == ["new york"]
-    assert search.hotwords.impossible == {"!!!": "nothing is left of it after normalisation"}
+    assert search.biasing.phrases == ["new york"]
+    assert search.biasing.impossible == {"!!!": "nothing is left of it after normalisation"}
 
 
 @pytest.mark.parametrize(
@@ -201,7 +201,7 @@ def test_matching_a_long_phrase_takes_time_proportional_to_its_length() -> None:
     text = "ab c " * 50_000 + "d"
     phrases = Phrases([text], 1.0)
     assert phrases.most == 100_001
-    node = phrases._root
+    node = phrases.root
     for end, character in enumerate(text[:200], start=1):
         node = node.after[character]
         assert node.words == len(text[:end].split())

@@ -15,7 +15,7 @@ from asr.data.batch import Rejected
 from asr.data.batch_plan import BatchBounds
 from asr.data.manifest import Utterance
 from asr.errors import AudioError, InputError
-from asr.interfaces import NO_HOTWORDS, Encoded, Hypothesis, Tunable
+from asr.interfaces import NO_BIASING, Encoded, Hypothesis, Tunable
 from asr.recognition.chunks import ChunkBounds
 from asr.recognition.inference import Inference
 from asr.recognition.long_form import Segment, at_silences
@@ -281,7 +281,8 @@ class GivenTexts:
     needs = ()
     max_seconds = None
     max_hypotheses = 5
-    hotwords = NO_HOTWORDS
+    biasing = NO_BIASING
+    compile_hotwords = None
     tunable: Mapping[str, Tunable] = {}
     description = "given texts"
 

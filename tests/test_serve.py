@@ -30,6 +30,7 @@ from asr.recognition.inference import INFERENCE
 from asr.serve import _bound_socket, _name
 from asr.server.app import make_app
 from asr.server.hosts import Hosts
+from asr.server.hotwords import ServedHotwords
 from asr.server.jobs import Jobs
 from asr.server.metrics import Metrics
 from asr.server.pages import read_examples
@@ -375,10 +376,13 @@ def service(queue: int = 4) -> tuple[Service, Jobs]:
     metrics, recognizer = Metrics(), listener()
     jobs = Jobs(recognizer, INFERENCE, queue=queue)
     uploads = Uploads(Limits(10_000_000, 60, 10), queue, metrics.uploading)
-    sockets = StreamSockets(Streams(recognizer), StreamLimits(4, 60, 10), metrics.stream, metrics.stream_ended)
+    hotwords = ServedHotwords(recognizer)
+    sockets = StreamSockets(
+        Streams(recognizer), StreamLimits(4, 60, 10), hotwords, metrics.stream, metrics.stream_ended
+    )
     sockets.streams.start()
     hosts = Hosts(frozenset({"localhost"}))
-    return Service("listener", recognizer, jobs, sockets, uploads, metrics, hosts), jobs
+    return Service("listener", recognizer, jobs, sockets, uploads, metrics, hosts, hotwords), jobs
 
 
 def request_to(served: Service, method: str, path: str, **given: Any) -> httpx.Response:

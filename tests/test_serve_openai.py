@@ -321,18 +321,18 @@ WRONG: dict[str, tuple[dict[str, Any], int, str | None, str | None, str]] = {
         "response_format=json; got srt",
     ),
     "unknown include": ({"include[]": "speakers"}, 400, "include[]", "invalid_value", "got 'speakers'"),
-    "prompt": ({"prompt": "Kubernetes, Grafana"}, 400, "prompt", "unsupported_value", "--hotwords"),
+    "prompt": ({"prompt": "Kubernetes, Grafana"}, 400, "prompt", "unsupported_value", "--prompt-hotwords"),
     "temperature": ({"temperature": "0.2"}, 400, "temperature", "unsupported_value", "got 0.2"),
     "a temperature that is a text": ({"temperature": "hot"}, 400, "temperature", "invalid_value", "got 'hot'"),
     "NaN": ({"temperature": "nan"}, 400, "temperature", "unsupported_value", "got nan"),
     "another language": ({"language": "de"}, 400, "language", "unsupported_value", "got 'de'"),
     "stream of subtitles": ({"stream": "true", "response_format": "srt"}, 400, "response_format", None, "got srt"),
     "stream is not a boolean": ({"stream": "perhaps"}, 400, "stream", "invalid_value", "got 'perhaps'"),
-    "hotwords": ({"hotwords": "Grafana"}, 400, "hotwords", "unknown_parameter", "got 'hotwords'"),
-    "keywords": ({"keywords[]": "Grafana"}, 400, "keywords[]", "unknown_parameter", "got 'keywords[]'"),
+    "hotwords": ({"hotwords": "Grafana"}, 400, "hotwords", "invalid_value", "--beam"),
+    "keywords": ({"keywords[]": "Grafana"}, 400, "hotwords", "invalid_value", "--beam"),
     "a strange field": ({"\u202e<b>" * 30: "x"}, 400, None, "unknown_parameter", "…'"),
     "a long field": ({"prompt": "a" * 20_000}, 400, None, None, "16KB"),
-    "too many fields": ({f"field{number}": "x" for number in range(40)}, 400, None, None, "32"),
+    "too many fields": ({f"field{number}": "x" for number in range(1_040)}, 400, None, None, "1032"),
 }
 
 

@@ -58,14 +58,15 @@ class TokenCount(nn.Module):
 DECODER = '''
 """Repeat the first token as often as the head counts tokens."""
 
-from asr.interfaces import NO_HOTWORDS, Hypothesis, Span
+from asr.interfaces import NO_BIASING, Hypothesis, Span
 
 
 class Repeated:
     needs = ("count",)
     max_seconds = 1.0
     max_hypotheses = 1
-    hotwords = NO_HOTWORDS
+    biasing = NO_BIASING
+    compile_hotwords = None
     tunable = {}
     description = "the first token, repeated"
 

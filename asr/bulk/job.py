@@ -14,6 +14,7 @@ from asr.bulk.parts import PartPlan, PartTask, plan_parts
 from asr.bulk.source import Source, open_source
 from asr.bulk.transcription import PartResult
 from asr.checkpoint.load import read_settings
+from asr.data.manifest import HOTWORDS
 from asr.errors import InputError, shown
 from asr.interchange.hub import path_of
 from asr.recognition.inference import Inference
@@ -161,7 +162,9 @@ def open_job(
     folder = JobFolder(output)
     before = folder.job()
     labels = build_labels(read_settings(Path(path_of(model)))).names
-    source = open_source(path, before.get("bytes_per_second") or None if before else None, labels)
+    source = open_source(path, before.get("bytes_per_second") or None if before else None, [*labels, HOTWORDS])
+    if any(source.utterances.label(HOTWORDS)):  # else the fingerprint is that of a job without hotwords
+        labels = [*labels, HOTWORDS]
     durations = source.utterances.durations
     plan = plan_parts(durations, settings.part_hours * 3600)
     identity = {

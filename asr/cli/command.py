@@ -154,7 +154,7 @@ def check_prompt(recognizer: "Recognizer", language: str | None) -> None:
 def check_used(recognizer: "Recognizer", options: argparse.Namespace) -> None:
     """Check that the language model or the hotwords that an option needs are present."""
     decode = recognizer.decode
-    has_lm, has_hotwords = "lm_weight" in decode.tunable, any(decode.hotwords)
+    has_lm, has_hotwords = "lm_weight" in decode.tunable, decode.compile_hotwords is not None
     for key, needed, is_there in (
         ("lm_unit", "lm", has_lm),
         ("lm_weight", "lm", has_lm),

@@ -19,6 +19,7 @@ from asr.system.files import bounded_lines, real, write_whole
 from asr.text.printable import printable
 
 REQUIRED_KEYS = ("audio_filepath", "duration", "text")
+HOTWORDS = "hotwords"  # the key, and the label, of the phrases that a search prefers in an utterance
 MAX_SECONDS = 1e9  # 30 years; a larger value is an error
 MAX_LINE_LENGTH = 32_000_000  # a day of speech: 250,000 words; NAME.utterances.jsonl has about 100 characters per word
 
@@ -270,11 +271,22 @@ def parse_utterance(
 def _labels(entry: dict[str, Any], names: Sequence[str], where: str) -> dict[str, str]:
     """Return the labels that a line has."""
     labels = {name: entry[name] for name in names if entry.get(name) is not None}
+    if isinstance(labels.get(HOTWORDS), list):
+        labels[HOTWORDS] = _lines(labels[HOTWORDS], f"{where}: {HOTWORDS}")
     for name, value in labels.items():
         if not isinstance(value, str) or not value:
             raise InputError(f"{where}: {name} must be a non-empty string or null; got {shown(value)}.")
         check_unicode(value, f"{where}: {name}")
     return labels
+
+
+def _lines(phrases: list[Any], where: str) -> str:
+    """Join phrases to the value of a label, with one phrase per line."""
+    for phrase in phrases:
+        if not isinstance(phrase, str) or not phrase.strip():
+            must = f"{where} must be a list of phrases, or one string with a phrase per line"
+            raise InputError(f"{must}; got {shown(phrase)}.")
+    return "\n".join(" ".join(phrase.split()) for phrase in phrases)
 
 
 def check_unicode(text: str, where: str) -> None:

@@ -9,7 +9,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from asr.decode.beam import Beam
 from asr.decode.fusion.shallow_fusion import Bonus, FusionMaker, Score
-from asr.interfaces import AttentionHead, Encoded, Head, Hypothesis, Tokenizer, Tunable
+from asr.interfaces import AttentionHead, Biasings, Encoded, Head, Hypothesis, Tokenizer, Tunable
 from asr.settings.rule import DECODED_SECONDS, number, whole
 
 WEIGHTS = (0.0, 0.3, 0.6, 1.0, 1.5, 2.0, 3.0, 5.0)  # values of attention_weight that asr.tune tries
@@ -81,7 +81,8 @@ class AttentionRescoring:
             token_threshold=token_threshold,
             fusion=fusion,
         )
-        self.max_hypotheses, self.hotwords = self.beam.max_hypotheses, self.beam.hotwords
+        self.max_hypotheses = self.beam.max_hypotheses
+        self.biasing, self.compile_hotwords = self.beam.biasing, self.beam.compile_hotwords
         self.tunable = {"attention_weight": Tunable(attention_weight, WEIGHTS), **self.beam.tunable}
         self.description = f"{self.beam.description}, rescored by attention, weight {attention_weight:g}"
 
@@ -90,10 +91,12 @@ class AttentionRescoring:
         cut = zip(encoded.out, encoded.frame_counts, self.beam.evidence(encoded), strict=True)
         return [RescoringEvidence(out[:length], ctc) for out, length, ctc in cut]
 
-    def search(self, evidence: list[RescoringEvidence], **values: float) -> list[list[Hypothesis]]:
+    def search(
+        self, evidence: list[RescoringEvidence], biasings: Biasings = None, **values: float
+    ) -> list[list[Hypothesis]]:
         """Find at most `beam_size` hypotheses per utterance."""
         weight = values.get("attention_weight", self.attention_weight)
-        first = self.beam.search([frames.ctc for frames in evidence], **values)
+        first = self.beam.search([frames.ctc for frames in evidence], biasings, **values)
         return [self._reordered(*pair, weight) for pair in zip(evidence, first, strict=True)]
 
     def _reordered(self, frames: RescoringEvidence, hypotheses: list[Hypothesis], weight: float) -> list[Hypothesis]:

@@ -8,9 +8,10 @@ from itertools import takewhile
 from operator import itemgetter
 from typing import Annotated, NamedTuple, Self, cast
 
+from asr.decode.fusion.hotwords import replaced
 from asr.decode.fusion.shallow_fusion import NEVER, Bonus, FusionMaker, Score, ShallowFusion
 from asr.decode.prefixes import Prefix, finish
-from asr.interfaces import BLANK_ID, Encoded, FrameHead, Head, Hypothesis, Tokenizer
+from asr.interfaces import BLANK_ID, NO_BIASING, Biasing, Biasings, Encoded, FrameHead, Head, Hypothesis, Tokenizer
 from asr.settings.rule import whole
 
 Frame = tuple[float, int, list[float], list[int]]  # log-prob of blank; number of tokens to try; their log-probs; tokens
@@ -62,7 +63,8 @@ class Beam:
         self.tokens_per_frame = min(tokens_per_frame, tokenizer.vocab_size)
         self.token_threshold = token_threshold
         self.fusion = fusion(tokenizer, normalize)
-        self.hotwords, self.tunable = self.fusion.hotwords, self.fusion.tunable
+        self.biasing, self.tunable = self.fusion.biasing, self.fusion.tunable
+        self.compile_hotwords = self.fusion.compile_hotwords
         self.description = self.fusion.describe(f"beam search, {beam_size} hypotheses")
 
     def evidence(self, encoded: Encoded) -> list[list[Frame]]:
@@ -79,27 +81,39 @@ class Beam:
         )
         return [list(zip(*frames, strict=True)) for frames in utterances]
 
-    def search(self, evidence: list[list[Frame]], **values: float) -> list[list[Hypothesis]]:
+    def search(self, evidence: list[list[Frame]], biasings: Biasings = None, **values: float) -> list[list[Hypothesis]]:
         """Find at most `beam_size` hypotheses per utterance."""
-        search = _Search(self.fusion.weighed(**values), self.beam_size, self.beam_threshold)
-        return [search.hypotheses(search.advance(search.start(), frames)) for frames in evidence]
+        searches = [self._search(fusion) for fusion in self.fusion.of_utterances(len(evidence), biasings, values)]
+        return [
+            search.hypotheses(search.advance(search.start(NO_BIASING), frames))
+            for search, frames in zip(searches, evidence, strict=True)
+        ]
 
     @property
     def streaming(self) -> Self:
         """Return this decoder, because the search continues from chunk to chunk."""
         return self
 
-    def initial_state(self) -> Grown:
+    def initial_state(self, biasing: Biasing = NO_BIASING) -> Grown:
         """Begin a stream."""
-        return self._search.start()
+        return self._search(self.fusion.biased(biasing)).start(biasing)
+
+    @staticmethod
+    def replace_hotwords(state: Grown, biasing: Biasing) -> Grown:
+        """Replace the hotwords of a stream; a phrase that has begun can still be completed."""
+        reached = {prefix for last in state.beams for prefix in last.back()}
+        for prefix in state.beams:  # forget the gains of tokens that no hypothesis has taken
+            prefix.children = {token: child for token, child in prefix.children.items() if child in reached}
+        return state._replace(biasing=replaced(state.biasing, biasing))
 
     def step(self, encoded: Encoded, states: Sequence[Grown]) -> tuple[list[list[Hypothesis]], list[Grown]]:
         """Continue streams with the next chunk of each; tokens shared by all prefixes are final."""
-        search, evidence = self._search, self.evidence(encoded)
-        new = [search.advance(state, frames) for frames, state in zip(evidence, states, strict=True)]
+        searches = [self._search(self.fusion.biased(state.biasing)) for state in states]
+        rows = zip(searches, states, self.evidence(encoded), strict=True)
+        new = [search.advance(state, frames) for search, state, frames in rows]
         return [
             [hypothesis._replace(num_final=_shared(state.beams)) for hypothesis in search.hypotheses(state)]
-            for state in new
+            for search, state in zip(searches, new, strict=True)
         ], new
 
     @staticmethod
@@ -107,29 +121,28 @@ class Beam:
         """Drop the first `num_tokens` tokens, which all prefixes of the beam share."""
         root = [*next(iter(state.beams)).back()][-1 - num_tokens]
         root.uproot()
-        return Grown(root, state.beams)
+        return state._replace(root=root)
 
     @staticmethod
     def decide(state: Grown, tokens: list[int]) -> Grown:
         """Prune all prefixes that do not begin with these tokens."""
         beams = {prefix: paths for prefix, paths in state.beams.items() if prefix.tokens()[: len(tokens)] == tokens}
-        return Grown(state.root, beams)
+        return state._replace(beams=beams)
 
     def settle(self, state: Grown) -> tuple[Hypothesis, Grown]:
         """Make the best hypothesis final; return it and the state that continues after it.
 
         If the hypothesis leaves out an incomplete last word, the search continues from the initial state.
         """
-        best, *_ = self._search.hypotheses(state)
+        best, *_ = self._search(self.fusion.biased(state.biasing)).hypotheses(state)
         for prefix, paths in state.beams.items():
             if prefix.tokens() == best.tokens:
                 prefix.uproot()
-                return best, Grown(prefix, {prefix: paths})
-        return best, self.initial_state()
+                return best, Grown(prefix, {prefix: paths}, state.biasing)
+        return best, self.initial_state(state.biasing)
 
-    @property
-    def _search(self) -> _Search:
-        return _Search(self.fusion, self.beam_size, self.beam_threshold)
+    def _search(self, fusion: ShallowFusion) -> _Search:
+        return _Search(fusion, self.beam_size, self.beam_threshold)
 
 
 class Grown(NamedTuple):
@@ -139,10 +152,12 @@ class Grown(NamedTuple):
         root: common ancestor of all prefixes. The state must refer to it, because a prefix is owned by its parent and
             has only a weak reference to the parent.
         beams: prefixes with their log-probabilities.
+        biasing: hotwords of the stream.
     """
 
     root: Prefix
     beams: Beams
+    biasing: Biasing
 
 
 class _Search:
@@ -153,10 +168,10 @@ class _Search:
         self.beam_size = beam_size
         self.beam_threshold = beam_threshold
 
-    def start(self) -> Grown:
-        """Return the state with the empty prefix."""
+    def start(self, biasing: Biasing) -> Grown:
+        """Return the state with the empty prefix, for a stream with these hotwords."""
         empty = Prefix(None, BLANK_ID, self.fusion.start(), 0.0)
-        return Grown(empty, {empty: (0.0, NEVER)})
+        return Grown(empty, {empty: (0.0, NEVER)}, biasing)
 
     def hypotheses(self, state: Grown) -> list[Hypothesis]:
         """End the last word of each prefix; return the hypotheses, best first."""
@@ -176,7 +191,7 @@ class _Search:
             floor = reached[0][0] - self.beam_threshold
             best = reached[: self.beam_size]
             beams = {prefix: (in_blank, in_token) for score, prefix, in_blank, in_token in best if score >= floor}
-        return Grown(state.root, beams)
+        return state._replace(beams=beams)
 
     def _grow(self, beams: Beams, tried: Tried, reached: Reached) -> None:
         """Append to `reached` the prefixes extended by a token, except extensions that would be pruned.

@@ -6,7 +6,7 @@ from typing import NamedTuple, Self, cast
 
 from torch import Tensor
 
-from asr.interfaces import BLANK_ID, NO_HOTWORDS, Encoded, FrameHead, Head, Hypothesis, Tokenizer, Tunable
+from asr.interfaces import BLANK_ID, NO_BIASING, Encoded, FrameHead, Head, Hypothesis, Tokenizer, Tunable
 from asr.lengths import padding_mask
 
 
@@ -21,7 +21,8 @@ class Greedy:
     needs = ("frame_head",)
     max_seconds = None
     max_hypotheses = 1
-    hotwords = NO_HOTWORDS
+    biasing = NO_BIASING
+    compile_hotwords = None
     tunable: Mapping[str, Tunable] = MappingProxyType({})
     description = "greedy: the best path"
 

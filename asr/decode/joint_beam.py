@@ -14,6 +14,7 @@ from asr.interfaces import (
     BLANK_ID,
     BOUNDARY_ID,
     AttentionHead,
+    Biasings,
     Cache,
     Encoded,
     Head,
@@ -144,7 +145,7 @@ class JointBeam:
         self.ctc_weight = ctc_weight
         self.max_seconds = max_seconds
         self.fusion = fusion(tokenizer, normalize)
-        self.hotwords = self.fusion.hotwords
+        self.biasing, self.compile_hotwords = self.fusion.biasing, self.fusion.compile_hotwords
         self.tunable = {"ctc_weight": Tunable(ctc_weight, CTC_WEIGHTS), **self.fusion.tunable}
         self.description = self.fusion.describe(f"joint beam search, {beam_size} hypotheses, CTC {ctc_weight:g}")
 
@@ -154,12 +155,17 @@ class JointBeam:
         cut = zip(encoded.out, log_probs, encoded.frame_counts, strict=True)
         return [JointEvidence(out[:length], values[:length]) for out, values, length in cut]
 
-    def search(self, evidence: list[JointEvidence], **values: float) -> list[list[Hypothesis]]:
+    def search(
+        self, evidence: list[JointEvidence], biasings: Biasings = None, **values: float
+    ) -> list[list[Hypothesis]]:
         """Find at most `beam_size` hypotheses per utterance."""
         ctc_weight = values.get("ctc_weight", self.ctc_weight)
-        fusion = self.fusion.weighed(**values)
+        fusions = self.fusion.of_utterances(len(evidence), biasings, values)
         bounds = (self.beam_size, self.beam_threshold, self.tokens_per_step)
-        return [_Search(frames, self._head.token_decoder, fusion, ctc_weight, *bounds)() for frames in evidence]
+        return [
+            _Search(frames, self._head.token_decoder, fusion, ctc_weight, *bounds)()
+            for frames, fusion in zip(evidence, fusions, strict=True)
+        ]
 
 
 class _Beam(NamedTuple):

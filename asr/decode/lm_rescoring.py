@@ -8,7 +8,7 @@ from torch import nn
 from torch.nn.utils.rnn import pad_sequence
 
 from asr.decode.fusion.shallow_fusion import Bonus, Score
-from asr.interfaces import Decoder, Encoded, Head, Hypothesis, Tokenizer, TokenModel, Tunable
+from asr.interfaces import Biasings, Decoder, Encoded, Head, Hypothesis, Tokenizer, TokenModel, Tunable
 from asr.language_model.token_scores import text_log_probs
 from asr.settings.rule import TEXT, or_null
 
@@ -74,7 +74,7 @@ class LMRescoring:
         self.needs = self.first.needs
         self.max_seconds = self.first.max_seconds
         self.max_hypotheses = self.first.max_hypotheses
-        self.hotwords = self.first.hotwords
+        self.biasing, self.compile_hotwords = self.first.biasing, self.first.compile_hotwords
 
     @property
     def tunable(self) -> dict[str, Tunable]:
@@ -96,9 +96,11 @@ class LMRescoring:
         """Return the input of the search for each utterance, including the input of the first pass."""
         return [RescoredEvidence(first, {}, encoded.out.device) for first in self.first.evidence(encoded)]
 
-    def search(self, evidence: list[RescoredEvidence], **values: float) -> list[list[Hypothesis]]:
+    def search(
+        self, evidence: list[RescoredEvidence], biasings: Biasings = None, **values: float
+    ) -> list[list[Hypothesis]]:
         """Find the hypotheses of the first pass and rank them."""
-        nbest = self.first.search([utterance.first for utterance in evidence], **values)
+        nbest = self.first.search([utterance.first for utterance in evidence], biasings, **values)
         if self.language_model is None or not nbest:
             return nbest
         weight = values.get("rescoring_weight", self.rescoring_weight)

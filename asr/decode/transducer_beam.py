@@ -11,7 +11,7 @@ from asr.decode.search_by_durations import DurationSearch
 from asr.decode.search_by_frames import FrameSearch
 from asr.decode.token_times import with_times_of
 from asr.decode.trails import BeamLimits
-from asr.interfaces import Encoded, Head, Hypothesis, Tokenizer, TransducerHead
+from asr.interfaces import Biasings, Encoded, Head, Hypothesis, Tokenizer, TransducerHead
 from asr.settings.rule import whole
 
 
@@ -56,7 +56,8 @@ class TransducerBeam:
         tokens_per_frame = min(tokens_per_frame, tokenizer.vocab_size - 1)  # the blank is not a token
         self.limits = BeamLimits(beam_size, beam_threshold, tokens_per_frame, max_symbols)
         self.fusion = fusion(tokenizer, normalize)
-        self.hotwords, self.tunable = self.fusion.hotwords, self.fusion.tunable
+        self.biasing, self.tunable = self.fusion.biasing, self.fusion.tunable
+        self.compile_hotwords = self.fusion.compile_hotwords
         self.description = self.fusion.describe(f"beam search, {beam_size} hypotheses")
 
     def evidence(self, encoded: Encoded) -> list[Tensor]:
@@ -65,14 +66,14 @@ class TransducerBeam:
         return [row[:length] for row, length in zip(rows, encoded.frame_counts, strict=True)]
 
     @torch.inference_mode()
-    def search(self, evidence: list[Tensor], **values: float) -> list[list[Hypothesis]]:
+    def search(self, evidence: list[Tensor], biasings: Biasings = None, **values: float) -> list[list[Hypothesis]]:
         """Find at most `beam_size` hypotheses per utterance."""
-        fusion = self.fusion.weighed(**values)
+        fusions = self.fusion.of_utterances(len(evidence), biasings, values)
         search = DurationSearch if self.head.durations else FrameSearch
         return [
             [
                 with_times_of(self.head, hypothesis, len(frames))
                 for hypothesis in search(self.head, self.limits, fusion)(frames)
             ]
-            for frames in evidence
+            for frames, fusion in zip(evidence, fusions, strict=True)
         ]

@@ -13,7 +13,7 @@ from asr.decode.greedy_paths import Cursor, GreedyPath, TokenSteps, WrittenToken
 from asr.decode.greedy_steps import Place, by_durations, by_frames
 from asr.decode.token_times import with_times_of
 from asr.interfaces import (
-    NO_HOTWORDS,
+    NO_BIASING,
     Encoded,
     Head,
     Hypothesis,
@@ -44,7 +44,8 @@ class TransducerGreedy:
     needs = ("joiner",)
     max_seconds = None
     max_hypotheses = 1
-    hotwords = NO_HOTWORDS
+    biasing = NO_BIASING
+    compile_hotwords = None
     tunable: Mapping[str, Tunable] = MappingProxyType({})
     description = "greedy: the most likely token"
 

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from asr.data.labels import LANGUAGE
 from asr.errors import InputError
-from asr.interfaces import BLANK_ID, Hypothesis, Span, StreamingDecoder, StreamingEncoder
+from asr.interfaces import BLANK_ID, NO_BIASING, Biasing, Hypothesis, Span, StreamingDecoder, StreamingEncoder
 from asr.recognition.captions import DEFAULT, Captions, StreamSettings
 from asr.recognition.feature_stream import Remainder, stream_features
 from asr.recognition.latency import listed
@@ -39,9 +39,12 @@ class CachedStream:
     Args:
         recognizer: a recogniser with a streaming encoder and decoder (`asr.recognition.streaming.why_not` returns "").
         settings: settings of the stream.
+        biasing: hotwords of the stream.
     """
 
-    def __init__(self, recognizer: Recognizer, settings: StreamSettings = DEFAULT) -> None:
+    def __init__(
+        self, recognizer: Recognizer, settings: StreamSettings = DEFAULT, biasing: Biasing = NO_BIASING
+    ) -> None:
         model = recognizer.model
         self.recognizer = recognizer
         self.encoder = cast(StreamingEncoder, model.encoder)
@@ -74,7 +77,7 @@ class CachedStream:
         self._remainder = Remainder()
         self._unread = encoder.stride - encoder.first_frames  # frames at the start of the buffer, read by no network
         self._features = torch.zeros(self._unread, model.features.dim)  # features of the incomplete next chunk, (T, F)
-        self.decoded = self.decode.initial_state()
+        self.decoded = self.decode.initial_state(*([biasing] if biasing.lists else []))
         self._placed = NO_TOKENS  # first tokens of a long unfinished word; the decoder's state no longer contains them
         self._hypothesis = NO_TOKENS  # tokens after `_placed`
         self._log_probs: list[Tensor] = []  # output of the frame head, if any, from frame `_start` on
@@ -100,6 +103,11 @@ class CachedStream:
         frames, self._remainder = stream_features(features, waveform, remainder, at_end)
         self._features = torch.cat([self._features, frames])
         self.at_end = at_end
+
+    def replace_hotwords(self, biasing: Biasing) -> None:
+        """Replace the hotwords; the new ones apply from the next word on."""
+        if self.decode.compile_hotwords is not None:
+            self.decoded = self.decode.replace_hotwords(self.decoded, biasing)
 
     @property
     def num_wanted(self) -> int:

@@ -18,6 +18,7 @@ from asr.data.dataset import SpeechDataset, load_utterance, stream_utterance
 from asr.data.labels import LANGUAGE
 from asr.data.manifest import Utterance
 from asr.errors import AudioError
+from asr.interfaces import Biasing
 from asr.recognition.chunks import ChunkBounds
 from asr.recognition.long_form import Segment, Segmenter, Segments
 from asr.recognition.model import Model
@@ -48,6 +49,7 @@ class Inference:
         check: returns whether a waveform may contain speech, given waveform and sample rate; waveforms without speech
             are not encoded.
         language: language of all utterances, for a model with a prompt; None: that of each utterance's labels.
+        biasing_of: returns the hotwords of an utterance, in addition to the decoder's own; None: those of its labels.
     """
 
     batches: BatchBounds = BATCHES
@@ -58,6 +60,7 @@ class Inference:
     load: Load | None = None
     check: Check = may_hold_speech
     language: str | None = None
+    biasing_of: Callable[[Utterance], Biasing] | None = None
 
     @property
     def unchecked(self) -> "Inference":

@@ -9,29 +9,29 @@ import logging
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import cache, partial
+from functools import cache, lru_cache, partial
 from types import MappingProxyType
-from typing import cast, overload
+from typing import Any, cast, overload
 
 import torch
 from torch import Tensor
 
 from asr.data.batch import Rejected
 from asr.data.labels import LANGUAGE
-from asr.data.manifest import Utterance
+from asr.data.manifest import HOTWORDS, Utterance
 from asr.decode.choice import beam_decoder
 from asr.errors import AudioError, InputError, shown
-from asr.interfaces import Decoder, Encoded, FrameHead, Hypothesis
+from asr.interfaces import NO_BIASING, Biasing, Biasings, Decoder, Encoded, FrameHead, Hypothesis
 from asr.recognition.chunks import pause_between, pause_in_blanks
 from asr.recognition.confidence import Calibration
 from asr.recognition.inference import INFERENCE, NO_NUMBERS, NOTHING, Inference, RecordingEncoder
 from asr.recognition.long_form import Segment, Segments, at_silences, in_chunks
 from asr.recognition.model import Model
-from asr.recognition.pieces import joined_rows, pieces_of, together
+from asr.recognition.pieces import Piece, joined_rows, pieces_of, together
 from asr.recognition.recordings import Recording, as_utterances, is_single
 from asr.recognition.timing import with_times, word_times
 from asr.recognition.transcript import Alternative, Transcript, Word
-from asr.settings.rule import above, whole
+from asr.settings.rule import HOTWORD_SCORE, above, whole
 from asr.storage.location import printable_url
 from asr.system.devices import usable_device
 from asr.text.numbers import counted
@@ -47,6 +47,7 @@ ELSEWHERE = {  # arguments of other toolkits, and what to give instead
     "how": ". Give options",
     "num_workers": ". Give options=Inference(num_workers=...), of asr.recognition.inference",
 }
+NUM_CACHED = 64  # compiled lists of hotwords that a recogniser caches
 OWN_VALUES: Mapping[str, float] = MappingProxyType({})
 
 logger = logging.getLogger(__name__)
@@ -66,6 +67,7 @@ class Recognizer:
         self.recording_encoder = RecordingEncoder(model)
         self.decode = decode
         self.calibration = calibration
+        self._compiled = lru_cache(NUM_CACHED)(self._compile)
 
     def __repr__(self) -> str:
         model = self.model
@@ -111,10 +113,53 @@ class Recognizer:
             return self.decode.evidence(encoded)
 
     @torch.inference_mode()
-    def search(self, evidence: object, values: Mapping[str, float] = OWN_VALUES) -> list[list[Hypothesis]]:
+    def search(
+        self, evidence: object, values: Mapping[str, float] = OWN_VALUES, biasings: Biasings = None
+    ) -> list[list[Hypothesis]]:
         """Search for the best hypotheses; some decoders also run a part of the network."""
+        has_own = biasings is not None and any(biasing.lists for biasing in biasings)
+        given: dict[str, Any] = {**values, "biasings": biasings} if has_own else {**values}
         with self.recording_encoder.autocast():
-            return self.decode.search(evidence, **values)
+            return self.decode.search(evidence, **given)
+
+    @property
+    def label_names(self) -> list[str]:
+        """Keys of manifest lines that change what is recognised."""
+        own = [] if self.decode.compile_hotwords is None else [HOTWORDS]
+        return [*self.model.labels.names, *own]
+
+    def biasing(self, hotwords: Iterable[str], score: float | None = None) -> Biasing:
+        """Compile hotwords of an utterance or a stream; the result of the last lists is cached.
+
+        Args:
+            hotwords: names and terms as users write them.
+            score: bonus for each word of a hotword (natural logarithm); None: the decoder's own.
+
+        Raises:
+            InputError: an argument is invalid, or the decoder prefers no hotwords.
+        """
+        phrases = tuple(hotwords)
+        if isinstance(hotwords, str) or not all(isinstance(phrase, str) for phrase in phrases):
+            raise InputError(f"hotwords must be a list of phrases; got {shown(hotwords)}.")
+        if score is not None:
+            HOTWORD_SCORE.check("hotword_score", score)
+        return self._compiled(phrases, score)
+
+    def _compile(self, hotwords: tuple[str, ...], score: float | None) -> Biasing:
+        if not hotwords:
+            return NO_BIASING
+        if self.decode.compile_hotwords is None:
+            must = f"hotwords need a beam search; this decoder is {self.decode.description}"
+            beam = beam_decoder(self.model.head.decoders)
+            raise InputError(f"{must}." + (f' Load the model with decode={{"name": "{beam}"}}.' if beam else ""))
+        biasing = self.decode.compile_hotwords(hotwords, score)
+        for phrase, reason in biasing.impossible.items():
+            logger.warning("hotwords: %r cannot be recognised: %s", phrase, reason)
+        return biasing
+
+    def _biasing_of(self, utterance: Utterance) -> Biasing:
+        """Return the hotwords of an utterance's labels."""
+        return self.biasing(utterance.labels.get(HOTWORDS, "").splitlines())
 
     def text(self, hypothesis: Hypothesis) -> str:
         """Return the normalised text of a hypothesis."""
@@ -126,6 +171,7 @@ class Recognizer:
         utterances: Sequence[Utterance],
         options: Inference = INFERENCE,
         on_progress: Callable[[float], None] = lambda seconds: None,
+        waveforms: Mapping[str, Tensor] = NOTHING,
     ) -> Iterator[tuple[Utterance, Transcript] | Rejected]:
         """Recognise utterances; yield each with its transcript, or a `Rejected` if it cannot be read.
 
@@ -134,8 +180,44 @@ class Recognizer:
                 a batch; long recordings come last.
             options: inference options.
             on_progress: called with the seconds of audio recognised since the last call.
+            waveforms: waveforms of utterances that are already loaded, by utterance id.
         """
-        yield from self._recognize(utterances, options, on_progress, NOTHING)
+        biasing_of = options.biasing_of or self._biasing_of
+        joined = _Joined(self, options.nbest)
+        failed: Utterance | None = None  # the utterance of `joined`, if one of its segments has an error
+        encoded = self.segments(utterances, options, waveforms)
+        pieces = pieces_of(encoded, lambda utterance: utterance is failed)
+        for group in together(pieces, options.batches, self.model.frame_seconds):
+            found = iter(self._found(group, biasing_of))
+            for utterance, segment, error in group:
+                if segment is not None:
+                    joined.add(segment, next(found), utterance.duration)
+                    failed = utterance if joined.error else None
+                    on_progress(len(segment.encoder_out) * self.model.frame_seconds)
+                    continue
+                ended, joined, failed = joined, _Joined(self, options.nbest), None
+                error = error or ended.error
+                if error is None:
+                    yield utterance, ended.transcript(utterance.duration)
+                else:
+                    name = "" if str(error) != NO_NUMBERS else f"{printable_url(utterance.audio_filepath)}: "
+                    yield Rejected(utterance, f"{name}{error}")
+
+    def transcripts(
+        self, utterances: Sequence[Utterance], options: Inference = INFERENCE, waveforms: Mapping[str, Tensor] = NOTHING
+    ) -> list[Transcript]:
+        """Recognise utterances; return their transcripts in order.
+
+        Raises:
+            AudioError: an utterance cannot be recognised.
+        """
+        transcripts: dict[str, Transcript] = {}
+        for result in self.recognize(utterances, options, waveforms=waveforms):
+            if isinstance(result, Rejected):
+                raise AudioError(result.reason)
+            utterance, transcript = result
+            transcripts[utterance.id] = transcript
+        return [transcripts[utterance.id] for utterance in utterances]
 
     @overload
     def transcribe(  # type: ignore[overload-overlap]  # a path is an iterable of paths to mypy
@@ -148,6 +230,8 @@ class Recognizer:
         batch_seconds: float | None = None,
         device: str | torch.device | None = None,
         language: str | None = None,
+        hotwords: Iterable[str] = (),
+        hotword_score: float | None = None,
     ) -> Transcript: ...
 
     @overload
@@ -161,6 +245,8 @@ class Recognizer:
         batch_seconds: float | None = None,
         device: str | torch.device | None = None,
         language: str | None = None,
+        hotwords: Iterable[str] = (),
+        hotword_score: float | None = None,
     ) -> list[Transcript]: ...
 
     def transcribe(
@@ -173,6 +259,8 @@ class Recognizer:
         batch_seconds: float | None = None,
         device: str | torch.device | None = None,
         language: str | None = None,
+        hotwords: Iterable[str] = (),
+        hotword_score: float | None = None,
         **others: object,
     ) -> Transcript | list[Transcript]:
         """Recognise audio files and waveforms of any length.
@@ -187,6 +275,8 @@ class Recognizer:
             batch_seconds: maximum audio in one batch, including padding; a smaller value takes less memory.
             device: device to which the model is moved permanently, such as "cuda".
             language: language of the recordings, for a model with a prompt; None: unknown.
+            hotwords: names and terms to recognise more easily, in addition to those of the decoder's settings.
+            hotword_score: bonus for each word of a hotword (natural logarithm); None: that of the decoder's settings.
             others: none; names that other toolkits use are answered with the name that asr uses.
 
         Returns:
@@ -208,6 +298,8 @@ class Recognizer:
                 batch_seconds=batch_seconds,
                 device=device,
                 language=language,
+                hotwords=hotwords,
+                hotword_score=hotword_score,
             )[0]
         if not isinstance(recordings, Iterable):
             raise InputError(f"recordings must be a path, a waveform, or several of them; got {shown(recordings)}.")
@@ -227,15 +319,12 @@ class Recognizer:
         if language is not None:
             self.model.labels.check(LANGUAGE, language, "language")
             options = replace(options, language=language)
+        biasing = self.biasing(hotwords, hotword_score)
+        if biasing.lists:
+            options = replace(options, biasing_of=lambda utterance: biasing)
         given = [*recordings]
         utterances, waveforms = as_utterances(given, sample_rate, self.model.features.sample_rate)
-        transcripts: dict[str, Transcript] = {}
-        for result in self._recognize(utterances, options, lambda seconds: None, waveforms):
-            if isinstance(result, Rejected):
-                raise AudioError(result.reason)
-            utterance, transcript = result
-            transcripts[utterance.id] = transcript
-        return [transcripts[utterance.id] for utterance in utterances]
+        return self.transcripts(utterances, options, waveforms)
 
     def to(self, device: str | torch.device, name: str = "device") -> "Recognizer":
         """Move the model to a device.
@@ -252,32 +341,12 @@ class Recognizer:
         self.model.to(usable_device(device, name))
         return self
 
-    def _recognize(
-        self,
-        utterances: Sequence[Utterance],
-        options: Inference,
-        on_progress: Callable[[float], None],
-        waveforms: Mapping[str, Tensor],
-    ) -> Iterator[tuple[Utterance, Transcript] | Rejected]:
-        joined = _Joined(self, options.nbest)
-        failed: Utterance | None = None  # the utterance of `joined`, if one of its segments has an error
-        encoded = self.segments(utterances, options, waveforms)
-        pieces = pieces_of(encoded, lambda utterance: utterance is failed)
-        for group in together(pieces, options.batches, self.model.frame_seconds):
-            found = iter(self.decoded([piece.segment.encoder_out for piece in group if piece.segment]))
-            for utterance, segment, error in group:
-                if segment is not None:
-                    joined.add(segment, next(found), utterance.duration)
-                    failed = utterance if joined.error else None
-                    on_progress(len(segment.encoder_out) * self.model.frame_seconds)
-                    continue
-                ended, joined, failed = joined, _Joined(self, options.nbest), None
-                error = error or ended.error
-                if error is None:
-                    yield utterance, ended.transcript(utterance.duration)
-                else:
-                    name = "" if str(error) != NO_NUMBERS else f"{printable_url(utterance.audio_filepath)}: "
-                    yield Rejected(utterance, f"{name}{error}")
+    def _found(
+        self, group: Iterable[Piece], biasing_of: Callable[[Utterance], Biasing]
+    ) -> list[list[Hypothesis] | AudioError]:
+        """Decode the segments among pieces of utterances."""
+        segments = [(piece.segment.encoder_out, biasing_of(piece.utterance)) for piece in group if piece.segment]
+        return self.decoded([rows for rows, _ in segments], biasings=[biasing for _, biasing in segments])
 
     def segments(
         self, utterances: Sequence[Utterance], options: Inference = INFERENCE, waveforms: Mapping[str, Tensor] = NOTHING
@@ -314,6 +383,7 @@ class Recognizer:
         nbest: int = 1,
         values: Mapping[str, float] = OWN_VALUES,
         on_words: Callable[[Sequence[Word]], object] = lambda words: None,
+        biasing: Biasing = NO_BIASING,
     ) -> Transcript:
         """Decode the segments of an utterance one by one, and join their words.
 
@@ -329,20 +399,21 @@ class Recognizer:
         """
         joined = _Joined(self, nbest)
         for segment in segments:
-            [found] = self.decoded([segment.encoder_out], values)
+            [found] = self.decoded([segment.encoder_out], values, [biasing])
             on_words(joined.add(segment, found, duration))
             if joined.error is not None:
                 raise joined.error
         return joined.transcript(duration)
 
     def decoded(
-        self, rows: Sequence[Tensor], values: Mapping[str, float] = OWN_VALUES
+        self, rows: Sequence[Tensor], values: Mapping[str, float] = OWN_VALUES, biasings: Biasings = None
     ) -> list[list[Hypothesis] | AudioError]:
         """Decode several encoder_out (T', D) together.
 
         Args:
             rows: the encoder's output for utterances or segments, without padding.
             values: values of tunable settings that replace the decoder's own values.
+            biasings: hotwords of each row.
 
         Returns:
             For each row its hypotheses, best first, with frames and confidences of the best; or the error of this row,
@@ -350,7 +421,7 @@ class Recognizer:
             other kinds are raised.
         """
         try:
-            return [*self._decoded(rows, values)]
+            return [*self._decoded(rows, values, biasings)]
         except Exception as error:
             if len(rows) == 1:
                 if isinstance(error, AudioError):
@@ -358,10 +429,13 @@ class Recognizer:
                 raise
             logger.debug("%d segments are decoded one by one, because of this error", len(rows), exc_info=error)
         # An error of one row, which is found alone, or too little memory for all, which the end of `except` has freed.
-        return [found for row in rows for found in self.decoded([row], values)]
+        alone = zip(rows, biasings or [NO_BIASING] * len(rows), strict=True)
+        return [found for row, biasing in alone for found in self.decoded([row], values, [biasing])]
 
     @torch.inference_mode()
-    def _decoded(self, rows: Sequence[Tensor], values: Mapping[str, float]) -> list[list[Hypothesis]]:
+    def _decoded(
+        self, rows: Sequence[Tensor], values: Mapping[str, float], biasings: Biasings
+    ) -> list[list[Hypothesis]]:
         if not rows:
             return []
         encoded = joined_rows(rows)
@@ -374,7 +448,7 @@ class Recognizer:
         without_nan(encoded.out)
         if "frame_head" in self.decode.needs:
             encoded = encoded._replace(log_probs=log_probs())
-        hypotheses = self.search(self.evidence(encoded), values)
+        hypotheses = self.search(self.evidence(encoded), values, biasings)
 
         def frames_of(number: int) -> Tensor:
             return log_probs()[number, : len(rows[number])]

@@ -1,7 +1,7 @@
 """Streaming recognition: final and provisional words of a waveform that arrives in pieces."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from itertools import takewhile
 from typing import Any, Protocol
@@ -14,10 +14,12 @@ from torch import Tensor
 from asr.data.labels import LANGUAGE
 from asr.decode.choice import greedy_decoder
 from asr.errors import InputError
+from asr.interfaces import NO_BIASING, Biasing
 from asr.recognition.cached_stream import CachedStream, advance
 from asr.recognition.captions import ENDPOINT_SECONDS, SETTLED_SECONDS, Captions, StreamSettings
+from asr.recognition.inference import Inference
 from asr.recognition.recognizer import Recognizer
-from asr.recognition.recordings import WAVEFORM, as_waveform
+from asr.recognition.recordings import WAVEFORM, as_utterances, as_waveform
 from asr.recognition.transcript import Transcript, Word
 from asr.settings.read import check
 from asr.settings.rule import THREADS, or_null
@@ -38,12 +40,19 @@ class LookBackStream:
         chunk_seconds: duration of a chunk.
         look_back_seconds: how much audio before the provisional words is recognised again, in seconds.
         language: language of the stream, for a model with a prompt; None: unknown.
+        biasing: hotwords of the stream.
     """
 
     def __init__(
-        self, recognizer: Recognizer, chunk_seconds: float, look_back_seconds: float, language: str | None = None
+        self,
+        recognizer: Recognizer,
+        chunk_seconds: float,
+        look_back_seconds: float,
+        language: str | None = None,
+        biasing: Biasing = NO_BIASING,
     ) -> None:
-        self.recognizer, self.language = recognizer, language
+        self.recognizer, self.biasing = recognizer, biasing
+        self.labels = {} if language is None else {LANGUAGE: language}
         rate = recognizer.model.features.sample_rate
         self._rate = rate
         self.chunk_seconds = chunk_seconds
@@ -61,6 +70,10 @@ class LookBackStream:
         self.samples = torch.cat([self.samples, waveform])
         self._num_new += len(waveform)
         self.at_end = at_end
+
+    def replace_hotwords(self, biasing: Biasing) -> None:
+        """Replace the hotwords; provisional words are recognised again with the new ones."""
+        self.biasing = biasing
 
     @property
     def num_wanted(self) -> int:
@@ -114,7 +127,7 @@ class LookBackStream:
 
 
 def look_back_together(streams: Sequence[LookBackStream]) -> list[Captions]:
-    """Recognise the buffered audio of all streams that have a complete chunk, in one batch for each language.
+    """Recognise the buffered audio of all streams that have a complete chunk, in one batch.
 
     All streams use one recogniser.
     """
@@ -123,12 +136,11 @@ def look_back_together(streams: Sequence[LookBackStream]) -> list[Captions]:
         return [stream.unchanged() for stream in streams]
     recognizer = ready[0].recognizer
     sample_rate = recognizer.model.features.sample_rate
-    transcripts: dict[LookBackStream, Transcript] = {}
-    for language in dict.fromkeys(stream.language for stream in ready):
-        alike = [stream for stream in ready if stream.language == language]
-        samples = [stream.samples for stream in alike]
-        recognised = recognizer.transcribe(samples, sample_rate=sample_rate, language=language)
-        transcripts |= zip(alike, recognised, strict=True)
+    utterances, waveforms = as_utterances([stream.samples for stream in ready], sample_rate, sample_rate)
+    labelled = [replace(each, labels=stream.labels) for each, stream in zip(utterances, ready, strict=True)]
+    biasings = {utterance.id: stream.biasing for utterance, stream in zip(labelled, ready, strict=True)}
+    options = Inference(biasing_of=lambda utterance: biasings[utterance.id])
+    transcripts = dict(zip(ready, recognizer.transcripts(labelled, options, waveforms), strict=True))
     return [stream.take(transcripts[stream]) if stream in transcripts else stream.unchanged() for stream in streams]
 
 
@@ -149,6 +161,9 @@ class Ears(Protocol):
 
     def hear(self, waveform: Tensor, at_end: bool = False) -> None:
         """Buffer more of the waveform; `Stream.advance` recognises complete chunks."""
+
+    def replace_hotwords(self, biasing: Biasing) -> None:
+        """Replace the hotwords from the next chunk on."""
 
 
 class Stream:
@@ -173,6 +188,9 @@ class Stream:
             from a second thread; on busy cores, most of the time would be spent waiting for that thread. An exported
             model uses the number of threads with which it was opened.
         language: language of the stream, for a model with a prompt; None: unknown.
+        hotwords: names and terms to recognise more easily, in addition to those of the decoder's settings.
+        hotword_score: bonus for each word of a hotword (natural logarithm); None: that of the decoder's settings.
+        biasing: compiled hotwords (`Recognizer.biasing`), in place of `hotwords`.
 
     Raises:
         InputError: a setting is invalid.
@@ -189,6 +207,9 @@ class Stream:
         settled_seconds: float | None = SETTLED_SECONDS,
         num_threads: int | None = 1,
         language: str | None = None,
+        hotwords: Iterable[str] = (),
+        hotword_score: float | None = None,
+        biasing: Biasing | None = None,
     ) -> None:
         durations = chunk_seconds, left_seconds, right_seconds, endpoint_seconds, settled_seconds
         settings = StreamSettings(*durations, language)
@@ -196,7 +217,9 @@ class Stream:
         if language is not None:
             recognizer.model.labels.check(LANGUAGE, language, "language")
         or_null(THREADS).check("num_threads", num_threads)
+        biasing = biasing or recognizer.biasing(hotwords, hotword_score)
         recognizer.model.eval()
+        self._recognizer = recognizer
         self.sample_rate = recognizer.model.features.sample_rate
         self._num_threads = num_threads
         self._dtype = next((weight.dtype for weight in recognizer.model.parameters()), torch.float32)
@@ -206,14 +229,14 @@ class Stream:
         reason = why_not(recognizer)
         self.note = ""
         if not reason:
-            self.ears = CachedStream(recognizer, settings)
+            self.ears = CachedStream(recognizer, settings, biasing)
             self.advance = advance
             return
         if right_seconds is not None:
             raise InputError(f"right_seconds must be left out: {reason}; got {right_seconds:g}.")
         chunk = chunk_seconds or LOOK_BACK_CHUNK_SECONDS
         look_back = LOOK_BACK_SECONDS if left_seconds is None else left_seconds
-        self.ears = LookBackStream(recognizer, chunk, look_back, language)
+        self.ears = LookBackStream(recognizer, chunk, look_back, language, biasing)
         self.advance = look_back_together
         self.note = f"at least the last {look_back:g} s are recognised again every {chunk:g} s, because {reason}"
 
@@ -230,6 +253,14 @@ class Stream:
         with torch_threads(self._num_threads):
             self.ears.hear(waveform)
             return self.advance([self.ears])[0]
+
+    def replace_hotwords(self, hotwords: Iterable[str], score: float | None = None) -> None:
+        """Replace the hotwords of this stream; the new ones apply from the next word on.
+
+        Raises:
+            InputError: an argument is invalid, or the decoder prefers no hotwords.
+        """
+        self.ears.replace_hotwords(self._recognizer.biasing(hotwords, score))
 
     def finish(self) -> Captions:
         """Recognise the remaining audio and end the stream; all words are final."""

@@ -14,13 +14,13 @@ from asr.data.labels import LANGUAGE
 from asr.errors import InputError
 from asr.recognition.formats import FORMATS
 from asr.server.hosts import KnownHosts
+from asr.server.hotwords import headers, only_hotwords
 from asr.server.metrics import CLIENT_GONE, OTHER
 from asr.server.openai_routes import add_openai
 from asr.server.pages import add_pages
 from asr.server.problems import add_errors
-from asr.server.schema import PROBLEMS, UPLOAD_BODY, Health, Options, Transcription
+from asr.server.schema import PROBLEMS, Health, Options, Transcription, upload_body
 from asr.server.service import Service, recognized
-from asr.server.upload import no_fields
 from asr.text.printable import printable
 
 ABOUT = """Recordings to text, with the time and the confidence of each word.
@@ -30,12 +30,13 @@ ABOUT = """Recordings to text, with the time and the confidence of each word.
 Programs written for OpenAI's interface use http://127.0.0.1:8000/v1 as their base URL.
 
 The WebSocket at /stream recognises speech while it is spoken. The client's first message is JSON,
-`{"sample_rate": 48000}`, in Hz; the optional key `"chunk_seconds"` replaces the server's chunk length. The following
-messages contain audio as bytes: 16-bit PCM, little-endian, mono. The last message is `{"end": true}`. The server first
-sends `{"ready": true, "chunk_seconds": ..., "note": ...}`. Whenever words change, it sends `{"final": [words],
-"partial": "provisional words", "is_end": whether a segment of speech has ended, "heard": seconds recognised}`. It sends
-each final word once, with times and confidence as above. Its last message is `{"end": true, "seconds": ...}`, or
-`{"error": "one line."}`, which it may send at any time.
+`{"sample_rate": 48000}`, in Hz; the optional key `"chunk_seconds"` replaces the server's chunk length, and `"hotwords"`
+lists names and terms. The following messages contain audio as bytes: 16-bit PCM, little-endian, mono. A message
+`{"hotwords": [...]}` between them replaces the hotwords from the next word on. The last message is `{"end": true}`. The
+server first sends `{"ready": true, "chunk_seconds": ..., "note": ...}`. Whenever words change, it sends `{"final":
+[words], "partial": "provisional words", "is_end": whether a segment of speech has ended, "heard": seconds recognised}`.
+It sends each final word once, with times and confidence as above. Its last message is `{"end": true, "seconds": ...}`,
+or `{"error": "one line."}`, which it may send at any time.
 """
 
 
@@ -114,7 +115,7 @@ def make_app(service: Service) -> Connection:
     add_openai(app, service)
     _add_stream(app, service)
     _add_state(app, service)
-    add_pages(app, service.name, service.uploads.limits, service.examples)
+    add_pages(app, service.name, service.uploads.limits, service.examples, bool(service.hotwords.properties()))
     known = {getattr(route, "path", "") for route in app.routes}
 
     def answered(path: str, status: int, seconds: float) -> None:
@@ -130,7 +131,7 @@ def _add_transcribe(app: FastAPI, service: Service) -> None:
         summary="Recognise one recording",
         response_model=Transcription,
         responses=PROBLEMS,
-        openapi_extra={"requestBody": UPLOAD_BODY},
+        openapi_extra={"requestBody": upload_body(service.hotwords.properties())},
     )
     async def transcribe(request: Request, options: Annotated[Options, Query()]) -> Response:
         """Answer with the text, the words with times and confidence, and the n-best hypotheses."""
@@ -143,10 +144,11 @@ def _add_transcribe(app: FastAPI, service: Service) -> None:
             except InputError as error:
                 raise HTTPException(422, str(error)) from None
         service.check_room()
-        async with service.uploads.receive(request, no_fields) as upload:
-            transcript = await recognized(request, service, upload, options.nbest, options.language)
+        async with service.uploads.receive(request, only_hotwords) as upload:
+            biasing = await service.hotwords.biasing(upload.options)
+            transcript = await recognized(request, service, upload, options.nbest, options.language, biasing)
         content = FORMATS["json"].write(upload.name, transcript)
-        return Response(content.encode(), media_type="application/json")
+        return Response(content.encode(), headers=headers(biasing), media_type="application/json")
 
 
 def _add_stream(app: FastAPI, service: Service) -> None:

@@ -22,6 +22,7 @@ from asr.data.batch import Rejected
 from asr.data.batch_plan import BatchBounds
 from asr.data.manifest import Utterance
 from asr.errors import AudioError
+from asr.interfaces import NO_BIASING, Biasing
 from asr.recognition.inference import Inference
 from asr.recognition.long_form import Segments
 from asr.recognition.recognizer import Recognizer
@@ -51,12 +52,14 @@ class Job:
     Args:
         utterance: the utterance with its audio; its id is unique among jobs.
         nbest: maximum number of alternatives in the transcript.
+        biasing: hotwords of the recording.
         on_words: called in the jobs' thread with the words of each segment as soon as it is decoded.
         outcome: receives the transcript, an AudioError, StoppedError, or any other error.
     """
 
     utterance: Utterance
     nbest: int = 1
+    biasing: Biasing = NO_BIASING
     on_words: Callable[[Sequence[Word]], object] = lambda words: None
     outcome: "Future[Transcript]" = field(default_factory=Future)
     gone: bool = False
@@ -233,7 +236,9 @@ class Jobs:
             assert not isinstance(encoded, Rejected), "a long recording is read while it is recognised"
             self._decode(jobs[0], encoded[1])
             return
-        for result in self._recognizer.recognize(utterances, replace(options, nbest=max(job.nbest for job in jobs))):
+        nbest = max(job.nbest for job in jobs)
+        of_jobs = replace(options, nbest=nbest, biasing_of=lambda utterance: by_id[utterance.id].biasing)
+        for result in self._recognizer.recognize(utterances, of_jobs):
             if isinstance(result, Rejected):
                 _settle(by_id[result.utterance.id], AudioError(result.reason))
                 continue
@@ -245,7 +250,9 @@ class Jobs:
     def _decode(self, job: Job, segments: Segments) -> None:
         try:
             pieces = self._with_breaks(job, segments)
-            transcript = self._recognizer.transcript(job.utterance.duration, pieces, job.nbest, on_words=job.on_words)
+            transcript = self._recognizer.transcript(
+                job.utterance.duration, pieces, job.nbest, on_words=job.on_words, biasing=job.biasing
+            )
             _settle(job, transcript)
         except (AudioError, _GoneError) as error:  # a long recording is read during recognition
             _settle(job, error)

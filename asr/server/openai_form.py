@@ -9,17 +9,18 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from asr.server.problems import UnusableError
+from asr.server.hotwords import LISTS as HOTWORD_LISTS
+from asr.server.hotwords import NAMES, HotwordRequest, ServedHotwords, phrases_of_prompt, read_hotwords
+from asr.server.problems import INVALID, UNSUPPORTED, UnusableError, shown_text
 from asr.server.schema import UPLOADED
-from asr.server.upload import FIELD, Fields, shown_text
+from asr.server.upload import FIELD, Fields, by_name
 
 Granularity = Literal["word", "segment"]
 # Maps pydantic's error types to OpenAI's error codes.
 CODES = {"missing": "missing_required_parameter", "extra_forbidden": "unknown_parameter"}
-INVALID, UNSUPPORTED = "invalid_value", "unsupported_value"
 PROMPT_MUST = (
     "prompt must be empty, since this model takes no text beside the audio; got {}. "
-    "To favour words, start the server with --hotwords FILE."
+    "To favour words, send them as hotwords, or start the server with --prompt-hotwords."
 )
 
 
@@ -34,7 +35,9 @@ class TranscriptionForm(BaseModel):
     language: str | None = Field(
         default=None, description="one of the languages of the model's prompt, or else the server's --language"
     )
-    prompt: str = Field(default="", description="must be empty", json_schema_extra={"maxLength": 0})
+    prompt: str = Field(
+        default="", description="must be empty, unless the server takes hotwords from it (--prompt-hotwords)"
+    )
     temperature: float = Field(
         default=0.0, description="must be 0: the search is deterministic", json_schema_extra={"enum": [0]}
     )
@@ -48,30 +51,37 @@ class TranscriptionForm(BaseModel):
 
 
 LISTS = {field.alias for field in TranscriptionForm.model_fields.values() if field.alias}
+Forms = tuple[TranscriptionForm, HotwordRequest]
 
 
-def form_reader(model: str, languages: Sequence[str]) -> Callable[[Fields], TranscriptionForm]:
+def form_reader(model: str, languages: Sequence[str], prompt_hotwords: bool) -> Callable[[Fields], Forms]:
     """Return a function that reads the fields of a form.
 
     Args:
         model: name of the served model.
         languages: languages that a form may name.
+        prompt_hotwords: whether the field `prompt` contains hotwords.
     """
 
-    def read(fields: Fields) -> TranscriptionForm:
+    def read(fields: Fields) -> Forms:
+        values = by_name(fields, LISTS | HOTWORD_LISTS)
+        hotwords = read_hotwords(values)
         try:
-            form = TranscriptionForm.model_validate(_by_name(fields))
+            form = TranscriptionForm.model_validate({name: values[name] for name in values if name not in NAMES})
         except ValidationError as error:
             raise _unusable(error) from None
         check_model(form.model, model)
         _check_language(form.language, languages)
+        if prompt_hotwords:
+            own = [*hotwords.hotwords, *phrases_of_prompt(form.prompt)]
+            hotwords, form = hotwords.model_copy(update={"hotwords": own}), form.model_copy(update={"prompt": ""})
         _check_values(form, {name for name, _ in fields})
-        return form
+        return form, hotwords
 
     return read
 
 
-def form_body(model: str, languages: Sequence[str]) -> dict[str, Any]:
+def form_body(model: str, languages: Sequence[str], hotwords: ServedHotwords) -> dict[str, Any]:
     """Describe the body for OpenAPI; FastAPI would read a declared body before the limits are checked."""
     schema = TranscriptionForm.model_json_schema(by_alias=True)
     properties = schema["properties"]
@@ -80,26 +90,11 @@ def form_body(model: str, languages: Sequence[str]) -> dict[str, Any]:
         del properties["language"]
     else:
         properties["language"] = {"type": "string", "enum": [*languages], "description": "language of the recording"}
-    schema["properties"] = {FIELD: UPLOADED, **properties}
+    if not hotwords.in_prompt:
+        properties["prompt"]["maxLength"] = 0
+    schema["properties"] = {FIELD: UPLOADED, **properties, **hotwords.properties()}
     schema["required"] = [FIELD, *schema["required"]]
     return {"required": True, "content": {"multipart/form-data": {"schema": schema}}}
-
-
-def _by_name(fields: Fields) -> dict[str, str | list[str]]:
-    """Collect the values of each field; list fields may occur several times."""
-    values: dict[str, Any] = {}
-    for name, value in fields:
-        if not isinstance(value, str):
-            raise UnusableError(422, f"{shown_text(name)} must be text; got a file.", param=name, code=INVALID)
-        if name in LISTS:
-            values.setdefault(name, []).append(value)
-        elif name in values:
-            raise UnusableError(
-                422, f"{shown_text(name)} must be given once; it is repeated.", param=name, code=INVALID
-            )
-        else:
-            values[name] = value
-    return values
 
 
 def _unusable(error: ValidationError) -> UnusableError:
@@ -110,7 +105,7 @@ def _unusable(error: ValidationError) -> UnusableError:
     if first["type"] == "missing":
         line = f"{name} must be given; GET /v1/models returns the name of the model."
     elif first["type"] == "extra_forbidden":
-        known = ", ".join(field.alias or key for key, field in TranscriptionForm.model_fields.items())
+        known = ", ".join([*(field.alias or key for key, field in TranscriptionForm.model_fields.items()), *NAMES])
         line = f"the form may hold {FIELD}, {known}; got {shown_text(name)}."
     else:
         message = first["msg"].removeprefix("Input should be ")

@@ -15,7 +15,9 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope, Send
 
+from asr.interfaces import Biasing
 from asr.recognition.formats import FORMATS
+from asr.server.hotwords import headers
 from asr.server.openai_answers import (
     OpenAIModel,
     OpenAIModels,
@@ -28,7 +30,7 @@ from asr.server.openai_answers import (
     plain,
     verbose,
 )
-from asr.server.openai_form import TranscriptionForm, check_model, form_body, form_reader
+from asr.server.openai_form import Forms, TranscriptionForm, check_model, form_body, form_reader
 from asr.server.problems import UnusableError, failed, openai_error
 from asr.server.schema import PROBLEMS
 from asr.server.service import Service, recognized
@@ -59,9 +61,9 @@ def add_openai(app: FastAPI, service: Service) -> None:
 
 
 def _add_transcriptions(app: FastAPI, service: Service) -> None:
-    read = form_reader(service.name, service.languages)
+    read = form_reader(service.name, service.languages, service.hotwords.in_prompt)
 
-    async def received(request: Request) -> AsyncIterator[Upload[TranscriptionForm]]:
+    async def received(request: Request) -> AsyncIterator[Upload[Forms]]:
         """Receive the form; FastAPI closes the recording's file after the answer, or after a stream's last event."""
         if request.query_params:
             raise UnusableError(422, "the query must be empty, since all options are fields of the form; it is not.")
@@ -74,16 +76,19 @@ def _add_transcriptions(app: FastAPI, service: Service) -> None:
         tags=["OpenAI's interface"],
         summary="Recognise one recording",
         responses={200: ANSWER, **_problems(400, 403, 404, 408, 413, 415, 421, 500, 503, 507)},
-        openapi_extra={"requestBody": form_body(service.name, service.languages)},
+        openapi_extra={"requestBody": form_body(service.name, service.languages, service.hotwords)},
     )
-    async def transcriptions(
-        request: Request, upload: Annotated[Upload[TranscriptionForm], Depends(received)]
-    ) -> Response:
+    async def transcriptions(request: Request, upload: Annotated[Upload[Forms], Depends(received)]) -> Response:
         """Answer, as requested, with plain text, subtitles, text with times, or events sent during recognition."""
-        form = upload.options
+        form, hotwords = upload.options
+        biasing = await service.hotwords.biasing(hotwords)
         if form.stream:
-            return await _stream(request, service, upload)
-        return _answer(await recognized(request, service, upload, language=form.language), form, service)
+            answer: Response = await _stream(request, service, upload, biasing)
+        else:
+            transcript = await recognized(request, service, upload, language=form.language, biasing=biasing)
+            answer = _answer(transcript, form, service)
+        answer.headers.update(headers(biasing))
+        return answer
 
 
 def _answer(transcript: "Transcript", form: TranscriptionForm, service: Service) -> Response:
@@ -105,7 +110,7 @@ class _Events(StreamingResponse):
         await self.stream_response(send)
 
 
-async def _stream(request: Request, service: Service, upload: Upload[TranscriptionForm]) -> Response:
+async def _stream(request: Request, service: Service, upload: Upload[Forms], biasing: Biasing) -> Response:
     """Answer with the words of each decoded segment; an error before the first segment sets the HTTP status."""
     loop = asyncio.get_running_loop()
     segments: asyncio.Queue[Sequence[Word] | None] = asyncio.Queue()  # None: end
@@ -114,13 +119,14 @@ async def _stream(request: Request, service: Service, upload: Upload[Transcripti
         with suppress(RuntimeError):  # the server has stopped and its loop is closed
             loop.call_soon_threadsafe(segments.put_nowait, words)
 
-    language = upload.options.language
-    outcome = asyncio.ensure_future(recognized(request, service, upload, language=language, on_words=on_words))
+    form, _ = upload.options
+    of_form: dict[str, Any] = {"language": form.language, "biasing": biasing, "on_words": on_words}
+    outcome = asyncio.ensure_future(recognized(request, service, upload, **of_form))
     outcome.add_done_callback(lambda _: segments.put_nowait(None))
     first = await segments.get()
     if first is None:
         await outcome
-    return _Events(_events(first, segments, outcome, bool(upload.options.include)))
+    return _Events(_events(first, segments, outcome, bool(form.include)))
 
 
 async def _events(

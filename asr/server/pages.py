@@ -70,9 +70,9 @@ def read_examples(paths: Sequence[str], max_seconds: float) -> tuple[ExampleAudi
     return tuple(ExampleAudio(printable(Path(path).stem), Path(path)) for path in paths)
 
 
-def add_pages(app: FastAPI, model: str, limits: Limits, examples: tuple[ExampleAudio, ...]) -> None:
+def add_pages(app: FastAPI, model: str, limits: Limits, examples: tuple[ExampleAudio, ...], has_hotwords: bool) -> None:
     """Add the pages to an application."""
-    demo = demo_page(model, limits, examples)
+    demo = demo_page(model, limits, examples, has_hotwords)
 
     @app.get("/", include_in_schema=False)
     async def show_demo() -> Response:
@@ -105,8 +105,8 @@ def _swagger_assets() -> ASGIApp:
     return next(route.app for route in carrier.routes if isinstance(route, Mount))
 
 
-def demo_page(model: str, limits: Limits, examples: tuple[ExampleAudio, ...]) -> str:
-    """Return the demo's page."""
+def demo_page(model: str, limits: Limits, examples: tuple[ExampleAudio, ...], has_hotwords: bool = False) -> str:
+    """Return the demo's page; `has_hotwords` adds a field for names."""
     size = f"{limits.max_seconds:g} seconds and {limits.max_bytes / 1e6:g} megabytes"
     bounds = f"Recordings may have up to {size}; they are not stored."
     body = demo_body(
@@ -115,7 +115,7 @@ def demo_page(model: str, limits: Limits, examples: tuple[ExampleAudio, ...]) ->
         [(f"/examples/{number}", example.name) for number, example in enumerate(examples)],
         without=" Without JavaScript: curl -F file=@recording.wav ADDRESS/transcribe",
         buttons=CAPTIONS,
-        sections=asset("live.html"),
+        sections=(asset("names.html") if has_hotwords else "") + asset("live.html"),
     )
     data = {"settings": {"max_bytes": limits.max_bytes, "max_seconds": limits.max_seconds}}
     return page("Speech to text", body, (*SCRIPTS, "captions.js", "live.js", "serve.js"), data, allow=ALLOWED)

@@ -4,6 +4,7 @@ Under /v1/ the format is OpenAI's, `{"error": {"message", "type", "param", "code
 OpenAI does not use status 422, so an invalid field or file has status 400 under /v1/.
 """
 
+import json
 from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Any
@@ -20,6 +21,8 @@ from asr.text.printable import printable
 
 RETRY_SECONDS = 2  # time after which a refused client may try again
 OPENAI = "/v1/"
+INVALID, UNSUPPORTED = "invalid_value", "unsupported_value"  # OpenAI's codes
+SHOWN = 40  # maximum number of characters of a client's text in an answer
 ADDRESSES = "/, /transcribe, /stream (a WebSocket), /v1/audio/transcriptions, /v1/models, /health, /metrics and /docs"
 
 
@@ -46,6 +49,12 @@ class UnusableError(HTTPException):
         super().__init__(status, line, headers)
         self.param = param
         self.code = code
+
+
+def shown_text(given: object) -> str:
+    """Quote a client's text, printable and shortened."""
+    text = given if isinstance(given, str) else json.dumps(given)
+    return repr(printable(text if len(text) <= SHOWN else text[:SHOWN] + "…"))
 
 
 def busy() -> UnusableError:

@@ -1,6 +1,7 @@
 """Requests and answers, as the OpenAPI page shows them."""
 
-from typing import Annotated, Any, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -86,34 +87,26 @@ class StreamOptions(BaseModel):
     language: str | None = Field(default=None, description=LANGUAGE_OF_PROMPT)
 
 
-class StreamEnd(BaseModel):
-    """The last message of a stream."""
-
-    model_config = ConfigDict(extra="forbid")
-    end: Literal[True]
-
-
 UPLOADED: dict[str, Any] = {
     "type": "string",
     "format": "binary",
     "description": "one recording: WAV, FLAC, Ogg (Vorbis, Opus), MP3, AIFF",
 }
-# FastAPI would read a declared upload before the limits are checked, so the body is described here instead.
-UPLOAD_BODY: dict[str, Any] = {
-    "required": True,
-    "content": {
-        "multipart/form-data": {
-            "schema": {
-                "type": "object",
-                "required": ["file"],
-                "additionalProperties": False,
-                "properties": {
-                    "file": UPLOADED,
-                },
-            }
-        }
-    },
-}
+
+
+def upload_body(properties: Mapping[str, Any]) -> dict[str, Any]:
+    """Describe the body of a request with a recording, and further fields of the form, for OpenAPI.
+
+    FastAPI would read a declared upload before the limits are checked.
+    """
+    schema = {
+        "type": "object",
+        "required": ["file"],
+        "additionalProperties": False,
+        "properties": {"file": UPLOADED, **properties},
+    }
+    return {"required": True, "content": {"multipart/form-data": {"schema": schema}}}
+
 
 PROBLEMS: dict[int | str, dict[str, Any]] = {
     400: {"model": Problem, "description": "The form is malformed."},

@@ -12,8 +12,10 @@ from starlette.requests import ClientDisconnect
 from asr.data.labels import LANGUAGE
 from asr.data.manifest import Utterance
 from asr.errors import InputError
+from asr.interfaces import NO_BIASING, Biasing
 from asr.recognition.recognizer import Recognizer
 from asr.server.hosts import Hosts
+from asr.server.hotwords import ServedHotwords
 from asr.server.jobs import Job, Jobs, QueueFullError, StoppedError
 from asr.server.metrics import Metrics
 from asr.server.pages import ExampleAudio
@@ -39,6 +41,7 @@ class Service:
         hosts: known names of the server.
         examples: recordings that the page offers.
         language: language of requests that name none, such as `en`; None: not configured.
+        hotwords: compiles the hotwords of requests.
     """
 
     name: str
@@ -48,6 +51,7 @@ class Service:
     uploads: Uploads
     metrics: Metrics
     hosts: Hosts
+    hotwords: ServedHotwords
     examples: tuple[ExampleAudio, ...] = ()
     language: str | None = None
 
@@ -86,6 +90,7 @@ async def recognized(
     upload: Upload[Any],
     nbest: int = 1,
     language: str | None = None,
+    biasing: Biasing = NO_BIASING,
     on_words: Callable[[Sequence["Word"]], object] = lambda words: None,
 ) -> "Transcript":
     """Return the transcript of a recording; cancel its job if the client leaves before recognition begins.
@@ -96,13 +101,14 @@ async def recognized(
         upload: the recording; its file is no longer read after this function returns or raises.
         nbest: maximum number of alternatives in the transcript.
         language: language of the recording, for a model with a prompt; None: the server's.
+        biasing: hotwords of the request.
         on_words: argument of `Job`.
 
     Raises:
         UnusableError: the queue is full, the server stops, or the recording is unusable.
         ClientDisconnect: the client has disconnected.
     """
-    job = Job(service.labelled(upload.utterance, language), nbest, on_words)
+    job = Job(service.labelled(upload.utterance, language), nbest, biasing, on_words)
     try:
         service.jobs.submit(job)
     except QueueFullError:

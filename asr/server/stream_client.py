@@ -20,9 +20,12 @@ from fastapi import WebSocket, WebSocketDisconnect
 from pydantic import ValidationError
 
 from asr.errors import InputError, is_out_of_memory
+from asr.interfaces import Biasing
 from asr.recognition.transcript import Word
+from asr.server.hotwords import NAMES, HotwordRequest, ServedHotwords, read_hotwords
 from asr.server.jobs import StoppedError
-from asr.server.schema import StreamEnd, StreamOptions
+from asr.server.problems import UnusableError, shown_text
+from asr.server.schema import StreamOptions
 from asr.server.streams import SAMPLE_BYTES, Speech, Streams, Update
 from asr.text.printable import printable
 
@@ -31,7 +34,6 @@ AHEAD_SECONDS = 5.0  # maximum seconds of buffered audio; a longer chunk is buff
 SEND_SECONDS = 10.0  # timeout for a client to read a message
 MESSAGES_A_SECOND = 1000  # allowed messages per second of audio; limited because each message takes some time
 SPARE_MESSAGES = 1000  # number of messages allowed in addition to the rate MESSAGES_A_SECOND
-SHOWN = 40  # maximum number of characters of a client's text in an answer
 
 EXAMPLE = '{"sample_rate": 16000}'
 NORMAL, POLICY, FAULT, RESTART, LATER = 1000, 1008, 1011, 1012, 1013  # closing codes of RFC 6455, section 7.4
@@ -83,11 +85,12 @@ def server_stopping() -> StreamProblemError:
 class StreamClient:
     """An open WebSocket."""
 
-    def __init__(self, socket: WebSocket, streams: Streams, limits: StreamLimits) -> None:
+    def __init__(self, socket: WebSocket, streams: Streams, limits: StreamLimits, hotwords: ServedHotwords) -> None:
         self.seconds = 0.0  # seconds of received audio
         self._socket = socket
         self._streams = streams
         self._limits = limits
+        self._hotwords = hotwords
         self._loop = asyncio.get_running_loop()
         self._room = asyncio.Event()  # set when buffered audio has been recognised
         self._news = asyncio.Event()  # set when there is an update to send, or a failure
@@ -119,16 +122,18 @@ class StreamClient:
 
     async def _recognize(self) -> StreamProblemError | None:
         """Recognise the stream to its end; return the problem that ended it early, if any."""
-        options = await self._unless_stopped(self._options())
+        options, hotwords = await self._unless_stopped(self._options())
+        biasing = await self._biasing(hotwords)
+        of_stream = options.sample_rate, options.chunk_seconds, options.language, self._on_update
         try:
-            speech = self._streams.open(options.sample_rate, options.chunk_seconds, options.language, self._on_update)
+            speech = self._streams.open(*of_stream, biasing)
         except InputError as error:
             raise StreamProblemError(str(error)) from None
         except StoppedError:
             raise server_stopping() from None
         writing = asyncio.create_task(self._write())
         try:
-            problem = await self._listen(speech, writing)
+            problem = await self._listen(speech, writing, biasing)
             self._streams.end(speech)  # also after a problem, so that the words of the received audio are sent
             await writing
             return problem
@@ -137,9 +142,19 @@ class StreamClient:
             writing.cancel()
             await asyncio.gather(writing, return_exceptions=True)
 
-    async def _listen(self, speech: Speech, writing: "asyncio.Task[None]") -> StreamProblemError | None:
+    async def _biasing(self, hotwords: HotwordRequest) -> Biasing:
+        """Compile hotwords; raise StreamProblemError if they cannot be used."""
+        try:
+            return await self._hotwords.biasing(hotwords)
+        except UnusableError as error:
+            raise StreamProblemError(str(error.detail)) from None
+
+    async def _listen(
+        self, speech: Speech, writing: "asyncio.Task[None]", biasing: Biasing
+    ) -> StreamProblemError | None:
         """Receive audio until it ends or sending fails; return the problem that ended the stream early, if any."""
-        await self._send({"ready": True, "chunk_seconds": round(speech.chunk_seconds, 3), "note": speech.stream.note})
+        ready = {"ready": True, "chunk_seconds": round(speech.chunk_seconds, 3), "note": speech.stream.note}
+        await self._send(ready | ({"unused_hotwords": [*biasing.impossible]} if biasing.impossible else {}))
         reading = asyncio.create_task(self._unless_stopped(self._read(speech)))
         try:
             await asyncio.wait({reading, writing}, return_when=asyncio.FIRST_COMPLETED)
@@ -171,7 +186,7 @@ class StreamClient:
 
     # ---- incoming messages
 
-    async def _options(self) -> StreamOptions:
+    async def _options(self) -> tuple[StreamOptions, HotwordRequest]:
         """Receive and check the first message."""
         try:
             async with asyncio.timeout(self._limits.idle_seconds):
@@ -183,17 +198,25 @@ class StreamClient:
         if message.get("text") is None:
             raise StreamProblemError(f"{must}; got {len(message.get('bytes') or b'')} bytes of audio.")
         try:
-            return StreamOptions.model_validate_json(message["text"], strict=True)
+            values = json.loads(message["text"])
+            own = {name: values[name] for name in values if name not in NAMES} if isinstance(values, dict) else values
+            options = StreamOptions.model_validate(own, strict=True)
+        except json.JSONDecodeError as error:
+            raise StreamProblemError(f"{must}; {error.msg} at character {error.pos + 1}.") from None
         except ValidationError as error:
             raise StreamProblemError(f"{must}; {_first(error)}.") from None
+        return options, _hotwords_of(values)
 
     async def _read(self, speech: Speech) -> None:
         """Receive audio until the client ends the stream; a sample may be divided between two messages."""
         limits, num_messages, num_bytes = self._limits, 0, 0
         try:
             async with asyncio.timeout(limits.max_seconds):
-                while (samples := await self._audio()) is not None:
+                while (samples := await self._message()) is not None:
                     num_messages += 1
+                    if isinstance(samples, HotwordRequest):
+                        self._streams.replace_hotwords(speech, await self._biasing(samples))
+                        continue
                     num_bytes += len(samples)
                     self.seconds = num_bytes / SAMPLE_BYTES / speech.sample_rate
                     if self.seconds > limits.max_seconds:
@@ -213,8 +236,8 @@ class StreamClient:
             must = f"audio must be whole samples of {SAMPLE_BYTES} bytes"
             raise StreamProblemError(f"{must}; got {num_bytes:,} bytes, and the last byte is left out.")
 
-    async def _audio(self) -> bytes | None:
-        """Receive a message of audio; None: the client ends the stream."""
+    async def _message(self) -> bytes | HotwordRequest | None:
+        """Receive audio or hotwords; None: the client ends the stream."""
         try:
             async with asyncio.timeout(self._limits.idle_seconds):
                 message = await self._receive()
@@ -223,12 +246,14 @@ class StreamClient:
             raise StreamProblemError(line, IDLE) from None
         text, samples = message.get("text"), message.get("bytes")
         if text is not None:
-            try:
-                StreamEnd.model_validate_json(text, strict=True)
-            except ValidationError:
-                must = 'a message must be audio, or {"end": true}'
-                raise StreamProblemError(f"{must}; got the text {_shown(text)}.") from None
-            return None
+            with suppress(json.JSONDecodeError):
+                values = json.loads(text)
+                if values == {"end": True}:
+                    return None
+                if isinstance(values, dict) and values and set(values) <= set(NAMES):
+                    return _hotwords_of(values)
+            must = 'a message must be audio, {"hotwords": [...]} or {"end": true}'
+            raise StreamProblemError(f"{must}; got the text {shown_text(text)}.")
         if not samples:
             raise StreamProblemError("a message of audio must have samples; it is empty.")
         return bytes(samples)
@@ -242,7 +267,7 @@ class StreamClient:
     @staticmethod
     def _say_gone(code: int | None, reason: str | None) -> NoReturn:
         if code in (1002, 1003, 1007, 1009):  # the protocol refused a message, and has sent the reason to the client
-            raise _GoneError(f"refused: the message is not allowed ({code}: {_shown(reason or '')})", REFUSED)
+            raise _GoneError(f"refused: the message is not allowed ({code}: {shown_text(reason or '')})", REFUSED)
         raise _GoneError
 
     # ---- outgoing messages
@@ -300,6 +325,14 @@ class StreamClient:
             raise _GoneError from None
 
 
+def _hotwords_of(values: dict[str, Any]) -> HotwordRequest:
+    """Read the hotwords of a message; raise StreamProblemError if they are invalid."""
+    try:
+        return read_hotwords(values)
+    except UnusableError as error:
+        raise StreamProblemError(str(error.detail)) from None
+
+
 def _word(word: Word) -> dict[str, Any]:
     confidence = round(word.confidence, 4)
     return {"text": word.text, "start": round(word.start, 3), "end": round(word.end, 3), "confidence": confidence}
@@ -317,10 +350,4 @@ def _first(error: ValidationError) -> str:
     """Describe the first error in one line."""
     first = error.errors(include_url=False, include_context=False)[0]
     where = "".join(f"{part}: " for part in first["loc"])
-    return printable(f"{where}{first['msg']}; got {_shown(first['input'])}")
-
-
-def _shown(given: object) -> str:
-    """Quote a client's text, printable and shortened."""
-    text = given if isinstance(given, str) else json.dumps(given)
-    return repr(printable(text if len(text) <= SHOWN else text[:SHOWN] + "…"))
+    return printable(f"{where}{first['msg']}; got {shown_text(first['input'])}")

@@ -7,6 +7,7 @@ from contextlib import suppress
 
 from fastapi import WebSocket
 
+from asr.server.hotwords import ServedHotwords
 from asr.server.stream_client import LATER, REFUSED, StreamClient, StreamLimits, StreamProblemError, server_stopping
 from asr.server.streams import Streams
 from asr.text.printable import printable
@@ -20,6 +21,7 @@ class StreamSockets:
     Args:
         streams: recognises the streams.
         limits: limits of each stream.
+        hotwords: compiles the hotwords of streams.
         on_change: called with 1 when a stream begins, with -1 when it ends.
         on_end: called with the way a stream ended, and its seconds of audio.
     """
@@ -28,11 +30,13 @@ class StreamSockets:
         self,
         streams: Streams,
         limits: StreamLimits,
+        hotwords: ServedHotwords,
         on_change: Callable[[int], object] = lambda change: None,
         on_end: Callable[[str, float], object] = lambda how, seconds: None,
     ) -> None:
         self.streams = streams
         self.limits = limits
+        self._hotwords = hotwords
         self._on_change = on_change
         self._on_end = on_end
         self._open: set[StreamClient] = set()
@@ -46,7 +50,7 @@ class StreamSockets:
     async def serve(self, socket: WebSocket) -> None:
         """Serve a client until its stream ends."""
         await socket.accept()
-        client = StreamClient(socket, self.streams, self.limits)
+        client = StreamClient(socket, self.streams, self.limits, self._hotwords)
         refusal = self._refusal()
         if refusal is None:
             self._open.add(client)

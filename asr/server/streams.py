@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 import torch
 
 from asr.audio.resampling import Resampler
+from asr.interfaces import NO_BIASING, Biasing
 from asr.recognition.captions import DEFAULT, Captions, StreamSettings
 from asr.recognition.recognizer import Recognizer
 from asr.recognition.streaming import Stream
@@ -64,6 +65,7 @@ class Speech:
         self.stream = stream
         self.on_update = on_update
         self.at_end = False
+        self.new_biasing: Biasing | None = None  # hotwords that replace the current ones in the next turn
         self.is_taken = False  # whether a turn is processing the stream's audio
         self.complete_since = 0.0  # when the last byte of the current turn's audio arrived
         self.sample_rate = sample_rate
@@ -170,7 +172,14 @@ class Streams:
         """Whether the thread is running and accepts streams."""
         return self._thread.is_alive() and not self._stopped
 
-    def open(self, sample_rate: int, chunk_seconds: float | None, language: str | None, on_update: OnUpdate) -> Speech:
+    def open(
+        self,
+        sample_rate: int,
+        chunk_seconds: float | None,
+        language: str | None,
+        on_update: OnUpdate,
+        biasing: Biasing = NO_BIASING,
+    ) -> Speech:
         """Begin a stream.
 
         Args:
@@ -178,13 +187,14 @@ class Streams:
             chunk_seconds: length of a chunk; None: the server's setting.
             language: language of the stream, for a model with a prompt; None: the server's.
             on_update: argument of `Speech`.
+            biasing: hotwords of the stream.
 
         Raises:
             InputError: the model does not support chunks of this length, or does not know the language.
             StoppedError: the thread has ended.
         """
         changes: dict[str, Any] = {"chunk_seconds": chunk_seconds, "language": language}
-        stream = self._make(**{name: value for name, value in changes.items() if value})
+        stream = self._make(biasing=biasing, **{name: value for name, value in changes.items() if value})
         speech = Speech(stream, sample_rate, on_update)
         with self._changed:
             if not self.alive:
@@ -197,6 +207,11 @@ class Streams:
         with self._changed:
             speech.add(samples)
             self._look_at(speech)
+
+    def replace_hotwords(self, speech: Speech, biasing: Biasing) -> None:
+        """Replace the hotwords of a stream."""
+        with self._changed:
+            speech.new_biasing = biasing
 
     def end(self, speech: Speech) -> None:
         """Mark the end of a stream; its buffered audio is still recognised."""
@@ -248,6 +263,9 @@ class Streams:
             self._ready.clear()
             for speech in turn:
                 speech.is_taken = True
+                if speech.new_biasing is not None:
+                    speech.stream.ears.replace_hotwords(speech.new_biasing)
+                    speech.new_biasing = None
         return turn
 
     def _process(self, turn: dict[Speech, tuple[bytes, bool]]) -> None:

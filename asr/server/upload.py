@@ -7,12 +7,12 @@ the answer.
 
 import asyncio
 import itertools
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Container, Iterator, Sequence
 from contextlib import ExitStack, aclosing, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from email.message import Message as Headers
 from tempfile import SpooledTemporaryFile
-from typing import Generic, NamedTuple, TypeVar, cast
+from typing import Any, Generic, NamedTuple, TypeVar, cast
 
 from anyio import CapacityLimiter, to_thread
 from fastapi import Request
@@ -25,18 +25,17 @@ from asr.audio.load import declared_seconds, stream_waveform
 from asr.data.manifest import Utterance
 from asr.data.recordings import whole_file
 from asr.errors import AudioError, InputError
-from asr.server.problems import UnusableError
+from asr.server.problems import INVALID, UnusableError, shown_text
 from asr.system.files import NO_ROOM
 from asr.text.printable import printable
 
 FORM = "multipart/form-data"
 FIELD = "file"
 MAX_FILES = 2  # maximum files of a form, which needs only one; up to a megabyte of each file is in memory
-MAX_FIELDS = 32  # maximum fields of a form, not counting files
+MAX_FIELDS = 1_032  # maximum fields of a form, not counting files: a thousand hotwords and some others
 MAX_FIELD_BYTES = 1 << 14
 NUM_EXAMINED = 2  # files examined at a time, because MP3 and Ogg files are read into memory
 FILE_MUST = f"the form must hold one recording, in the field `{FIELD}`"
-SHOWN = 40  # maximum number of characters of a client's text in an answer
 EXAMINED_RATE = 16000  # sample rate in Hz at which a file is decoded to measure its length; the value is arbitrary
 
 _number = itertools.count()
@@ -229,10 +228,24 @@ def _file_and_fields(form: FormData) -> tuple[UploadFile, Fields]:
     return cast(UploadFile, files[0]), fields
 
 
-def no_fields(fields: Fields) -> None:
-    """Check that a form has only its recording."""
-    if fields:
-        raise UnusableError(422, f"{FILE_MUST}, and nothing else; got {_names(fields)} in addition.")
+def by_name(fields: Fields, lists: Container[str]) -> dict[str, str | list[str]]:
+    """Collect the values of each field; only those in `lists` may occur several times.
+
+    Raises:
+        UnusableError: a field is a file, or is repeated.
+    """
+    values: dict[str, Any] = {}
+    for name, value in fields:
+        if not isinstance(value, str):
+            raise UnusableError(422, f"{shown_text(name)} must be text; got a file.", param=name, code=INVALID)
+        if name in lists:
+            values.setdefault(name, []).append(value)
+        elif name in values:
+            line = f"{shown_text(name)} must be given once; it is repeated."
+            raise UnusableError(422, line, param=name, code=INVALID)
+        else:
+            values[name] = value
+    return values
 
 
 def _names(fields: Fields) -> str:
@@ -264,11 +277,6 @@ def _check_seconds(seconds: float, max_seconds: float, at_least: str = "") -> No
         must = f"the recording must be at most {max_seconds:g} seconds long"
         line = f"{must}; it is {at_least}{seconds:.1f}. Cut it, or use python -m asr.transcribe."
         raise UnusableError(413, line, param=FIELD)
-
-
-def shown_text(text: str) -> str:
-    """Quote a client's text, printable and shortened."""
-    return repr(printable(text if len(text) <= SHOWN else text[:SHOWN] + "…"))
 
 
 def _lower(sentence: str) -> str:

@@ -144,6 +144,7 @@ PRECISION = Rule(  # weights are float32, so Lightning's other precisions are ex
     ),
 )
 
+HOTWORD_SCORE = number(0, 1_000)  # natural logarithm
 DECODED_SECONDS = number(1, 3_600)  # maximum length of a decoder's input; a limit below 1 s would cut words
 CHUNK_SECONDS = above(0, 3_600)  # length of a chunk of a stream
 LEFT_SECONDS = number(0, 3_600)  # left context of a chunk

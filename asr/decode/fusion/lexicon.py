@@ -33,6 +33,25 @@ class Words:
         return word in self._words
 
 
+class AnyOf:
+    """The union of several sets of words."""
+
+    def __init__(self, sets: Sequence[Words]) -> None:
+        self._sets = sets
+        self.beginnings: Container[str] = _AnyBeginning(sets)
+
+    def __contains__(self, word: str) -> bool:
+        return any(word in words for words in self._sets)
+
+
+class _AnyBeginning:
+    def __init__(self, sets: Sequence[Words]) -> None:
+        self._beginnings = [words.beginnings for words in sets]
+
+    def __contains__(self, beginning: object) -> bool:
+        return any(beginning in beginnings for beginnings in self._beginnings)
+
+
 class _Beginnings:
     """All prefixes of words; long prefixes are not stored, because memory would grow with the square of word length.
 

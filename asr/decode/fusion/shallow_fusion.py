@@ -2,14 +2,14 @@
 
 import math
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
 from typing import Annotated, Any
 
-from asr.decode.fusion.hotwords import NOWHERE, Matches, Phrases, read_phrases
-from asr.decode.fusion.lexicon import Words, writable
+from asr.decode.fusion.hotwords import NOWHERE, Matcher, Matches, Phrases, compiled, read_phrases
+from asr.decode.fusion.lexicon import AnyOf, Words, writable
 from asr.errors import InputError
-from asr.interfaces import NO_HOTWORDS, Tokenizer, Tunable
+from asr.interfaces import NO_BIASING, Biasing, Biasings, Tokenizer, Tunable
 from asr.language_model.kenlm import NgramModel
 from asr.language_model.spelling import SpellingModel, is_alphabet
 from asr.language_model.token_histories import TokenHistories
@@ -89,9 +89,9 @@ class ShallowFusion:
         ]  # per token: its characters in the current word, then those in each following word
         self.token_model: Any = self._neural or (model if lm_unit == "token" else None)
         self.word_model = model if lm_unit == "word" else None
-        self.hotwords = read_phrases(hotwords, tokenizer, normalize) if hotwords else NO_HOTWORDS
-        self.phrases = Phrases(self.hotwords.phrases, hotword_score)
-        self.lexicon = Words([*writable(lexicon, tokenizer, normalize), *self.phrases.words]) if lexicon else None
+        self._spelling = tokenizer, normalize
+        self.hotword_score = hotword_score
+        self.lexicon = Words(writable(lexicon, tokenizer, normalize)) if lexicon else None
         self.lm_weight = lm_weight
         self.word_insertion_bonus = word_insertion_bonus
         if spelling and self.word_model is None:
@@ -100,11 +100,37 @@ class ShallowFusion:
             raise InputError(f"{must}; got {given}. Leave out --spelling, or pass a model of words as --lm.")
         self.spelling = SpellingModel(spelling) if spelling else None
         if self.lexicon is not None:
-            self._known, self.unknown_score = self.lexicon, NEVER
+            self._vocabulary, self.unknown_score = self.lexicon, NEVER
         elif self.word_model is not None:
-            self._known, self.unknown_score = Words([*self.word_model.words, *self.phrases.words]), unknown_score
+            self._vocabulary, self.unknown_score = Words(self.word_model.words), unknown_score
         else:
-            self._known, self.unknown_score = Words([]), 0.0
+            self._vocabulary, self.unknown_score = Words([]), 0.0
+        self.biasing = self.compile_hotwords(read_phrases(hotwords)) if hotwords else NO_BIASING
+        self._follow(self.biasing.lists)
+
+    def _follow(self, lists: Sequence[Phrases]) -> None:
+        """Prefer the phrases of these lists, and treat their words as known."""
+        self._matcher = Matcher(lists)
+        has_unknown = self.lexicon is not None or self.word_model is not None
+        words = [self._vocabulary, *(phrases.words for phrases in lists)]
+        self._known = AnyOf(words) if has_unknown and lists else self._vocabulary
+
+    def compile_hotwords(self, phrases: Iterable[str], score: float | None = None) -> Biasing:
+        """Compile phrases for this fusion; None: its own `hotword_score`."""
+        return compiled(phrases, self.hotword_score if score is None else score, *self._spelling)
+
+    def of_utterances(self, number: int, biasings: Biasings, values: Mapping[str, float]) -> list["ShallowFusion"]:
+        """Return the fusion for each utterance of a batch: with its hotwords, and values of tunable settings."""
+        fusion = self.weighed(**values)
+        return [fusion.biased(biasing) for biasing in biasings or [NO_BIASING] * number]
+
+    def biased(self, biasing: Biasing) -> "ShallowFusion":
+        """Return a copy that prefers further phrases, or this object if there are none."""
+        if not biasing.lists:
+            return self
+        other = copy(self)
+        other._follow([*self.biasing.lists, *biasing.lists])
+        return other
 
     @property
     def has_model(self) -> bool:
@@ -128,7 +154,7 @@ class ShallowFusion:
         """Return a search's description for logs: `search` and the models in use."""
         parts = [search, *([f"language model, weight {self.lm_weight:g}"] if self.has_model else [])]
         parts += ["lexicon"] if self.lexicon is not None else []
-        count = len(self.hotwords.phrases)
+        count = len(self.biasing.phrases)
         return ", ".join([*parts, f"{count} hotwords"] if count else parts)
 
     def weighed(self, **weights: float) -> "ShallowFusion":
@@ -139,7 +165,7 @@ class ShallowFusion:
 
     def at_most(self) -> list[float]:
         """Return an upper bound of the gain of each token."""
-        anywhere = self.phrases.most + max(self.unknown_score, 0.0)
+        anywhere = self._matcher.most + max(self.unknown_score, 0.0)
         ending = max(self.word_insertion_bonus, 0.0) if self.has_model else 0.0
         return [len(parts) * anywhere + (len(parts) - 1) * ending for parts in self._parts]
 
@@ -167,7 +193,7 @@ class ShallowFusion:
             if not part:
                 continue
             if matches.open or not word:
-                matches, bonus = self.phrases.spell(matches, part, begins_word=not word)
+                matches, bonus = self._matcher.spell(matches, part, begins_word=not word)
                 gain += bonus
             word += part
             if spelled is not None:
@@ -207,7 +233,7 @@ class ShallowFusion:
             return None
         if spelled is not None and self.spelling is not None:
             unknown += self.lm_weight * self.spelling.end(spelled)
-        matches, gain = self.phrases.end_word(matches)
+        matches, gain = self._matcher.end_word(matches)
         gain += unknown
         if self.has_model:
             gain += self.word_insertion_bonus

@@ -85,7 +85,9 @@ const Captions = (() => {
     }, () => end("The microphone was disconnected."));
 
     socket = new WebSocket(`${location.origin.replace(/^http/, "ws")}/stream`);
-    socket.addEventListener("open", () => socket.send(JSON.stringify({ sample_rate: microphone.rate })));
+    const names = document.getElementById("hotwords")?.value.split("\n").filter((line) => line.trim()) ?? [];
+    const first = { sample_rate: microphone.rate, ...(names.length && { hotwords: names }) };
+    socket.addEventListener("open", () => socket.send(JSON.stringify(first)));
     socket.addEventListener("message", ({ data }) => {
       const event = JSON.parse(data);
       if (event.ready) onready(event);

@@ -3,7 +3,7 @@
 "use strict";
 {
   const settings = JSON.parse(document.getElementById("settings").textContent);
-  const FORM_BYTES = 1000; // maximum overhead of the form
+  const FORM_BYTES = 20_000; // maximum overhead of the form, with hotwords
 
   /* Send a recording, and return the server's answer. */
   function send(blob, name, tell, signal) {
@@ -12,6 +12,8 @@
     return new Promise((resolve, reject) => {
       const form = new FormData();
       form.append("file", blob, name);
+      const hotwords = document.getElementById("hotwords")?.value.trim();
+      if (hotwords) form.append("hotwords", hotwords);
       request.open("POST", "/transcribe");
       request.upload.addEventListener("progress", ({ loaded, total }) => {
         if (loaded < total) tell(`Sending ${name}`, loaded / total);
