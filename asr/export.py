@@ -96,7 +96,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         else:
             sizes = {name: path.stat().st_size for name, path in files.items()}
             card = _card(options, bundle, recognizer, programs, sizes, compared, figures)
-            replace_exported(options.output, bundle, files, token_files(recognizer.model.tokenizer.names, files), card)
+            replace_exported(options.output, bundle, files, token_files(recognizer.model.tokenizer, files), card)
             listed = ", ".join(f"{name} ({size / 1e6:.1f} MB)" for name, size in sizes.items())
             print(f"{options.output}: {listed}")
     print(compared)

@@ -25,6 +25,7 @@ class Tokenizer(Protocol):
     vocab_size: int
     pieces: Sequence[str]  # text of each id, "" for the blank and hidden pieces; a space separates words
     names: Sequence[str]  # unique name of each id: its text, if it has one; "" for the blank
+    piece_scores: Mapping[str, float]  # SentencePiece's score of each of its pieces, by piece; {}: there are none
 
     def fit(self, texts: Iterable[str]) -> None: ...
     def encode(self, text: str) -> list[int]: ...

@@ -21,8 +21,9 @@ from asr.data.manifest import read_manifest
 from asr.export import main as export
 from asr.publishing.exported_folder import token_files
 from asr.publishing.sherpa_transducer import SherpaDecoder, SherpaJoiner, has_sherpa_durations, to_sherpa
+from asr.tokenizer.char import Char
 from tests import parakeet
-from tests.conftest import TINY, block_dims, resolved, settings_with, tone_corpus
+from tests.conftest import ROOT, TINY, block_dims, resolved, settings_with, tone_corpus
 from tests.test_onnx import follow
 from tests.tones import sentences, write_corpus
 
@@ -148,9 +149,11 @@ def test_durations_that_sherpa_onnx_supports_are_recognised() -> None:
 
 
 def test_the_blank_is_first_in_the_token_file_of_asr_and_last_in_that_of_sherpa_onnx() -> None:
-    files = token_files(["", " ", "a"], {"encoder-sherpa.onnx"})
+    tokenizer = Char()
+    tokenizer.fit([" a"])
+    files = token_files(tokenizer, {"encoder-sherpa.onnx"})
     assert files == {"tokens.txt": "<blk> 0\n▁ 1\na 2\n", "tokens-sherpa.txt": "▁ 0\na 1\n<blk> 2\n"}
-    assert token_files(["", " ", "a"], {"model.onnx"}).keys() == {"tokens.txt"}
+    assert token_files(tokenizer, {"model.onnx"}).keys() == {"tokens.txt"}
 
 
 # ---- slow tests, in which each export takes at least 15 s
@@ -210,6 +213,23 @@ def trained(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     run = [*tone_corpus(folder), f"run_dir={folder / 'run'}"]
     train(settings_with(*TINY, *request.param, *sizes, *run, *enough))
     return folder
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_sherpa_onnx_prefers_hotwords_that_it_spells_with_the_exported_pieces(tmp_path: Path) -> None:
+    pytest.importorskip("sherpa_onnx", reason="sherpa-onnx is not installed")
+    pieces = ["tokenizer=sentencepiece", "tokenizer.algorithm=bpe", "tokenizer.vocab_size=35"]
+    bundle = transducer_bundle(tmp_path / "run", *KINDS["tdt that skips"], *pieces, "head.durations=[0,1,2]")
+    assert export([str(bundle), "-o", str(tmp_path / "tdt-onnx")]) == 0
+    soundfile.write(tmp_path / "recording.wav", sound(3.0, seed=9).numpy(), 16_000)
+    (tmp_path / "names.txt").write_text("lazy dog\n")
+    programs = (ROOT / "docs" / "guide" / "export.md").read_text().split("```python\n")[1:]
+    [program] = [program.split("```")[0] for program in programs if program.startswith("import sherpa_onnx")]
+    done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True)
+    assert "lazy dog" in done.stdout
+    [plain] = by_sherpa(tmp_path / "tdt-onnx", [str(tmp_path / "recording.wav")], "modified_beam_search", tmp_path)
+    assert "lazy dog" not in plain
 
 
 @pytest.mark.timeout(1800)

@@ -4,7 +4,7 @@
 """
 
 import shutil
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,10 +16,11 @@ from asr.checkpoint.bundle import (
     replace_folder,
     write_texts,
 )
+from asr.interfaces import Tokenizer
 from asr.onnx.names import DATA_FILES, PROGRAMS, SHERPA_ENCODER
 from asr.publishing.sherpa_transducer import tokens_in_order
 
-TOKENS, SHERPA_TOKENS = "tokens.txt", "tokens-sherpa.txt"
+TOKENS, SHERPA_TOKENS, SHERPA_PIECES = "tokens.txt", "tokens-sherpa.txt", "bpe.vocab"
 ALWAYS = (CONFIG, TOKENS)
 
 
@@ -50,18 +51,23 @@ def replace_exported(
     replace_folder(folder, _names(bundle), ALWAYS, write)
 
 
-def token_files(pieces: Sequence[str], programs: Collection[str]) -> dict[str, str]:
+def token_files(tokenizer: Tokenizer, programs: Collection[str]) -> dict[str, str]:
     """Return the token files by name, in a common format: a piece and its id per line, ▁ for a space.
 
+    A transducer of sherpa-onnx also has `bpe.vocab`, from which sherpa-onnx spells hotwords: a piece and its score.
+
     Args:
-        pieces: text of each id; the text of the blank is ignored.
+        tokenizer: its tokens.
         programs: names of the programs; sherpa-onnx's transducers have the blank last.
     """
-    spelled = ["<blk>", *(piece.replace(" ", "▁") for piece in pieces[1:])]
+    spelled = ["<blk>", *(piece.replace(" ", "▁") for piece in tokenizer.names[1:])]
     orders = {TOKENS: spelled} | ({SHERPA_TOKENS: tokens_in_order(spelled)} if SHERPA_ENCODER in programs else {})
-    return {
+    files = {
         name: "".join(f"{piece} {number}\n" for number, piece in enumerate(order)) for name, order in orders.items()
     }
+    scores = tokenizer.piece_scores if SHERPA_ENCODER in programs else {}
+    pieces = "".join(f"{piece}\t{score}\n" for piece, score in scores.items())
+    return files | ({SHERPA_PIECES: pieces} if pieces else {})
 
 
 def check_exported(folder: Path, bundle: Bundle) -> None:
@@ -76,4 +82,4 @@ def check_exported(folder: Path, bundle: Bundle) -> None:
 
 def _names(bundle: Bundle) -> set[str]:
     """Return the names of files that the folder may have."""
-    return {*PROGRAMS, *DATA_FILES, TOKENS, SHERPA_TOKENS, *bundle.names}
+    return {*PROGRAMS, *DATA_FILES, TOKENS, SHERPA_TOKENS, SHERPA_PIECES, *bundle.names}

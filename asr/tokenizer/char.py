@@ -1,6 +1,7 @@
 """Characters as tokens."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 
 from asr.errors import InputError, shown
 from asr.system.learnt import from_json, to_json
@@ -11,6 +12,8 @@ FILE = "characters.json"
 
 class Char:
     """One token per character, including the space; ids start at 1, since 0 is CTC's blank."""
+
+    piece_scores: Mapping[str, float] = MappingProxyType({})
 
     def __init__(self) -> None:
         self._characters: list[str] = []

@@ -6,6 +6,7 @@ import os
 import re
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
+from types import MappingProxyType
 from typing import Annotated, Any
 
 from asr.errors import InputError, how_to_install, shown
@@ -40,6 +41,8 @@ class HuggingFace:
         vocab_size: number of ids, including blank and unknown.
         blank_piece: the piece of the file that is the blank.
     """
+
+    piece_scores: Mapping[str, float] = MappingProxyType({})
 
     def __init__(self, *, vocab_size: Annotated[int, whole(3, 1_000_000)], blank_piece: Text) -> None:
         self.vocab_size = vocab_size

@@ -98,6 +98,12 @@ class SentencePiece:
         """Join pieces into text."""
         return text_of(tokens, self.pieces)
 
+    @property
+    def piece_scores(self) -> dict[str, float]:
+        """The score of each piece, as SentencePiece writes pieces: a space is ▁."""
+        processor = self._processor
+        return {processor.id_to_piece(token): processor.get_score(token) for token in range(processor.vocab_size())}
+
     def files(self) -> dict[str, bytes]:
         """Return the trained tokenizer as the files that a bundle stores."""
         return {FILE: self._model} | hidden_files(self._hidden)
