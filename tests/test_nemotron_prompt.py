@@ -261,7 +261,7 @@ def test_a_transcript_has_the_language_of_the_last_tag(tagged: Path) -> None:
     tokenizer = recognizer.model.tokenizer
     tokens = [*tokenizer.encode("the <de-DE> fox <en-US>"), *tokenizer.encode("dog")]
     hypothesis = Hypothesis(tokens, 0.0, [Span(frame, frame + 1) for frame in range(len(tokens))], [0.9] * len(tokens))
-    recognizer.search = lambda evidence, values=None: [[hypothesis]]  # type: ignore[method-assign]
+    recognizer.search = lambda evidence, values=None, biasings=None: [[hypothesis]]  # type: ignore[method-assign]
     transcript = recognizer.transcribe(WAVEFORMS[0], sample_rate=SAMPLE_RATE)
     assert (transcript.text, transcript.language) == ("the fox dog", "en-US")
     assert transcript.as_dict()["language"] == "en-US"

@@ -18,7 +18,7 @@ from asr.checkpoint.load import decoder_settings, load_recognizer, with_values
 from asr.decode import lm_rescoring
 from asr.decode.lm_rescoring import LMRescoring, hypothesis_log_probs
 from asr.errors import InputError
-from asr.interfaces import BOUNDARY_ID, Encoded, Hypothesis, Tunable
+from asr.interfaces import BOUNDARY_ID, NO_BIASING, Encoded, Hypothesis, Tunable
 from asr.language_model.stored import write_token_model
 from asr.settings.conf import default_settings
 from asr.transcribe import main as transcribe
@@ -69,7 +69,8 @@ class FirstPass:
     needs = ()
     max_seconds = 7.0
     max_hypotheses = 5
-    hotwords = ((), {})
+    biasing = NO_BIASING
+    compile_hotwords = None
     description = "a search"
     tunable = MappingProxyType({"beta": Tunable(1.0, (0.0, 0.5, 1.0, 1.5, 2.0))})
 

@@ -422,9 +422,9 @@ def test_each_look_back_stream_of_a_batch_gives_the_same_words_as_alone() -> Non
     texts = sentences(4, seed=8, words=(2, 9))
     waveforms = [torch.from_numpy(speak(text)).float() for text in texts]
     batches = []
-    transcribe = recognizer.transcribe
-    recognizer.transcribe = lambda recordings, **options: (
-        batches.append(len(recordings)) or transcribe(recordings, **options)
+    transcripts = recognizer.transcripts
+    recognizer.transcripts = lambda utterances, *others: (
+        batches.append(len(utterances)) or transcripts(utterances, *others)
     )
     streams = [LookBackStream(recognizer, 0.96, 1.0) for _ in texts]
     outputs: list[list[Captions]] = [[] for _ in texts]

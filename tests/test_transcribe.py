@@ -432,7 +432,6 @@ def test_a_short_id_is_not_taken_for_a_file_name(
         ),
         (["--lm-weight", "1"], "--lm-weight ... --lm"),
         (["--lm-unit", "token"], "--lm-unit ... --lm"),
-        (["--hotword-score", "1"], "--hotword-score ... --hotwords"),
         (["--lexicon", "EMPTY"], "lexicon ... it has none"),
         (
             ["--lexicon", "GARBAGE"],

@@ -152,16 +152,15 @@ def check_prompt(recognizer: "Recognizer", language: str | None) -> None:
 
 
 def check_used(recognizer: "Recognizer", options: argparse.Namespace) -> None:
-    """Check that the language model or the hotwords that an option needs are present."""
+    """Check that the language model that an option needs is present."""
     decode = recognizer.decode
-    has_lm, has_hotwords = "lm_weight" in decode.tunable, decode.compile_hotwords is not None
+    has_lm = "lm_weight" in decode.tunable
     for key, needed, is_there in (
         ("lm_unit", "lm", has_lm),
         ("lm_weight", "lm", has_lm),
         ("word_insertion_bonus", "lm", has_lm),
         ("unknown_score", "lm", has_lm),
         ("spelling", "lm", has_lm),
-        ("hotword_score", "hotwords", has_hotwords),
         ("rescoring_weight", "language_model", "rescoring_weight" in decode.tunable),
     ):
         if not is_there and getattr(options, key, None) is not None:

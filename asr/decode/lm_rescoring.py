@@ -100,7 +100,8 @@ class LMRescoring:
         self, evidence: list[RescoredEvidence], biasings: Biasings = None, **values: float
     ) -> list[list[Hypothesis]]:
         """Find the hypotheses of the first pass and rank them."""
-        nbest = self.first.search([utterance.first for utterance in evidence], biasings, **values)
+        given: dict[str, Any] = {**values} if biasings is None else {**values, "biasings": biasings}
+        nbest = self.first.search([utterance.first for utterance in evidence], **given)
         if self.language_model is None or not nbest:
             return nbest
         weight = values.get("rescoring_weight", self.rescoring_weight)

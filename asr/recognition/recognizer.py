@@ -35,6 +35,7 @@ from asr.settings.rule import HOTWORD_SCORE, above, whole
 from asr.storage.location import printable_url
 from asr.system.devices import usable_device
 from asr.text.numbers import counted
+from asr.text.printable import listed
 from asr.text.words import spell
 from asr.tokenizer.hidden import language_of
 
@@ -153,8 +154,9 @@ class Recognizer:
             beam = beam_decoder(self.model.head.decoders)
             raise InputError(f"{must}." + (f' Load the model with decode={{"name": "{beam}"}}.' if beam else ""))
         biasing = self.decode.compile_hotwords(hotwords, score)
-        for phrase, reason in biasing.impossible.items():
-            logger.warning("hotwords: %r cannot be recognised: %s", phrase, reason)
+        if biasing.impossible:
+            names, count = listed([*map(repr, biasing.impossible)]), len(hotwords)
+            logger.warning("hotwords: %d of %d phrases cannot be recognised: %s", len(biasing.impossible), count, names)
         return biasing
 
     def _biasing_of(self, utterance: Utterance) -> Biasing:

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any, NoReturn, TypeVar
 
 from fastapi import WebSocket, WebSocketDisconnect
-from pydantic import ValidationError
+from pydantic import TypeAdapter, ValidationError
 
 from asr.errors import InputError, is_out_of_memory
 from asr.interfaces import Biasing
@@ -42,6 +42,7 @@ NORMAL, POLICY, FAULT, RESTART, LATER = 1000, 1008, 1011, 1012, 1013  # closing 
 ENDED, GONE, DROPPED, REFUSED = "ended", "gone", "dropped", "refused"
 IDLE, TOO_LONG, STOPPING, FAILED = "idle", "too long", "stopping", "failed"
 
+MESSAGE = TypeAdapter(dict[str, Any])  # a JSON object
 Result = TypeVar("Result")
 
 logger = logging.getLogger("asr.server")
@@ -198,11 +199,9 @@ class StreamClient:
         if message.get("text") is None:
             raise StreamProblemError(f"{must}; got {len(message.get('bytes') or b'')} bytes of audio.")
         try:
-            values = json.loads(message["text"])
-            own = {name: values[name] for name in values if name not in NAMES} if isinstance(values, dict) else values
+            values = MESSAGE.validate_json(message["text"])
+            own = {name: value for name, value in values.items() if name not in NAMES}
             options = StreamOptions.model_validate(own, strict=True)
-        except json.JSONDecodeError as error:
-            raise StreamProblemError(f"{must}; {error.msg} at character {error.pos + 1}.") from None
         except ValidationError as error:
             raise StreamProblemError(f"{must}; {_first(error)}.") from None
         return options, _hotwords_of(values)
@@ -246,11 +245,11 @@ class StreamClient:
             raise StreamProblemError(line, IDLE) from None
         text, samples = message.get("text"), message.get("bytes")
         if text is not None:
-            with suppress(json.JSONDecodeError):
-                values = json.loads(text)
+            with suppress(ValidationError):
+                values = MESSAGE.validate_json(text)
                 if values == {"end": True}:
                     return None
-                if isinstance(values, dict) and values and set(values) <= set(NAMES):
+                if values and set(values) <= set(NAMES):
                     return _hotwords_of(values)
             must = 'a message must be audio, {"hotwords": [...]} or {"end": true}'
             raise StreamProblemError(f"{must}; got the text {shown_text(text)}.")
