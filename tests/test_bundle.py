@@ -204,6 +204,20 @@ def test_settings_without_a_decoder_name_apply_to_the_models_decoder_or_else_to_
     assert decoder_settings(bundle, given) == {**expected, **given, **fused}
 
 
+@pytest.mark.parametrize(
+    ("given", "beam_size"),
+    [
+        ({"fusion": {"hotwords": "names.txt", "hotword_score": 2.0}}, 4),
+        ({"fusion": {"hotwords": "names.txt"}, "beam_size": 16}, 16),
+        ({"fusion": {"hotwords": "names.txt", "lm": "lm.arpa"}}, 16),
+        ({"fusion": {"hotwords": "names.txt"}, "name": "beam"}, 16),
+    ],
+)
+def test_hotwords_alone_need_few_hypotheses(given: dict[str, Any], beam_size: int) -> None:
+    greedy = {"head": default_settings("head", "ctc"), "decode": default_settings("decode", "greedy")}
+    assert decoder_settings(Bundle(greedy, {}, {}, ""), given)["beam_size"] == beam_size
+
+
 @pytest.mark.parametrize("is_first_pass", [False, True])
 def test_a_bundle_with_the_removed_label_priors_is_refused_and_can_be_used_with_another_decoder(
     bundle: Path, is_first_pass: bool

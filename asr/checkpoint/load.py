@@ -57,6 +57,7 @@ NEMO_CONFIG = "model_config.yaml"  # name of the config in the folder of an unpa
 CHECKPOINT_KEY = "asr"  # key of the entry in a Lightning checkpoint that stores everything in a bundle except weights
 PREFIX = "model."  # prefix of the names of weights in a Lightning checkpoint
 PRIOR_BEAM = "prior_beam"  # a removed decoder, which asr.tune --label-priors stored in bundles
+HOTWORD_BEAM = 4  # makes the errors of 16 hypotheses with hotwords alone: recipes/hotwords
 RESCORER = "lm_rescoring"  # the decoder that rescores the hypotheses of another decoder
 RESCORING = ("language_model", "rescoring_weight", "token_insertion_bonus")  # settings of RESCORER
 
@@ -239,6 +240,9 @@ def _settings_instead(own: Mapping[str, Any], instead: Mapping[str, Any], decode
         name = with_beam(decoders, name)
     name = instead.get("name", name)
     settings = own if name == own.get("name") else default_settings("decode", name)
+    only_hotwords = instead.keys() == {"fusion"} and instead["fusion"].keys() <= {"hotwords", "hotword_score"}
+    if settings is not own and name == "beam" and only_hotwords:
+        settings = {**settings, "beam_size": HOTWORD_BEAM}
     given = {key: value for key, value in instead.items() if key in settings or "first" not in settings}
     parts = {key: settings[key] | part for key, part in given.items() if isinstance(part, Mapping) and key in settings}
     merged = {**settings, **given, **parts}
