@@ -33,7 +33,7 @@ Errors that the caller can correct are `InputError`, with a message of one line;
 #     settings/        rules for settings, and the paths of the files in conf/
 #     storage/         files by path or URL: object stores and their cache on the local disk
 #     audio/           audio files to waveforms (S,)
-#     text/            text normalisation, words of tokens, untrusted text on one line, printed numbers
+#     text/            text normalisation, words of tokens, letters of languages, untrusted text on one line, numbers
 #     language_model/  n-gram models: estimation, interpolation, checks, queries
 #     kernels/         optimised operations, each beside a plain implementation
 #     web/             parts of HTML pages

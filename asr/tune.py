@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from asr.cli.command import (
     add_decoding,
     audio_progress,
+    characters,
     check_used,
     complain,
     complain_of,
@@ -76,7 +77,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         must = f"{folder}: tuning must keep the decoder's files ({', '.join(sorted(lost))})"
         raise InputError(f"{must}; leave out --decode {options.decode}.")
     check_replaceable(folder, tuned, instead_of=bundle)  # before the search, which may take hours
-    recognizer = bundle_recognizer(tuned, folder)
+    recognizer = bundle_recognizer(tuned, folder, characters=characters(options))
     check_used(recognizer, options)
     move_to_device(recognizer, options)
     dev_sets, num_problems = _read(options.manifests, recognizer, inference_options)
@@ -88,7 +89,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     choice = _tune_search(recognizer, dev_sets, options.attach == "always")
     if choice is None:  # the bundle keeps its decoder
         tuned, settings = bundle, bundle.config["decode"]
-        recognizer = move_to_device(bundle_recognizer(bundle, folder), options)
+        recognizer = move_to_device(bundle_recognizer(bundle, folder, characters=characters(options)), options)
     else:
         settings = with_values(settings, choice.values)
     values = choice.values if choice else {}

@@ -279,6 +279,7 @@ def test_a_model_may_be_moved_between_two_starts(source: Path, tmp_path: Path) -
         (["--batch-seconds", "3"], "batch_seconds: 200 -> 3"),
         (["--chunk", "2"], "chunk_seconds: 30 -> 2, context_seconds: 4 -> 0.5"),
         (["--precision", "bfloat16"], "precision: float32 -> bfloat16"),
+        (["--characters", "latin"], "characters: None -> latin"),
     ],
 )
 def test_other_settings_in_the_same_folder_are_refused(

@@ -36,6 +36,7 @@ class JobSettings:
         precision: value of --precision.
         segment: value of --segment, the method of cutting long recordings.
         latency: value of --latency, in seconds; None: the model's own.
+        characters: value of --characters; None: all letters.
     """
 
     part_hours: float
@@ -44,6 +45,7 @@ class JobSettings:
     precision: str
     segment: str
     latency: float | None = None
+    characters: str | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain values, from which the job's fingerprint is computed."""
@@ -60,6 +62,7 @@ class JobSettings:
             "nbest": self.inference.nbest,
             **({"language": self.inference.language} if self.inference.language else {}),
             **({} if self.latency is None else {"latency": self.latency}),
+            **({} if self.characters is None else {"characters": self.characters}),
         }
 
 

@@ -46,6 +46,7 @@ from asr.decode.choice import with_beam
 from asr.errors import InputError, reason_of, shown
 from asr.interfaces import Decoders, Features, Tokenizer
 from asr.recognition.confidence import load_calibration
+from asr.recognition.letter_lock import locked
 from asr.recognition.model import Model
 from asr.recognition.recognizer import Recognizer
 from asr.settings.conf import default_settings
@@ -67,6 +68,7 @@ def load_recognizer(
     device: str | torch.device = "cpu",
     decode: Mapping[str, Any] | None = None,
     base: Path | None = None,
+    characters: str | None = None,
 ) -> Recognizer:
     """Load a recogniser.
 
@@ -78,14 +80,16 @@ def load_recognizer(
             or to beam search if the model's decoder is greedy and does not have these settings. If another decoder is
             named, its other settings come from conf/decode.
         base: path of an adapter's base.
+        characters: language or script whose letters alone are written (`asr.recognition.letter_lock`); None: all.
 
     Raises:
-        InputError: the model does not exist, is damaged, or names components that asr does not have.
+        InputError: the model does not exist, is damaged, or names components that asr does not have; or there are no
+            such letters, or the model cannot write them.
     """
     path = Path(path)
     bundle = read_model(path, base)
     settings = decoder_settings(bundle, decode or {})
-    return bundle_recognizer(replace(bundle, config=bundle.config | {"decode": settings}), path, device)
+    return bundle_recognizer(replace(bundle, config=bundle.config | {"decode": settings}), path, device, characters)
 
 
 def read_model(path: Path, base: Path | None = None) -> Bundle:
@@ -150,17 +154,20 @@ def read_settings(path: Path) -> Config:
     return checkpoint_bundle(path).config if path.suffix == ".ckpt" else read_config(bundle_folder(path))
 
 
-def bundle_recognizer(bundle: Bundle, path: Path, device: str | torch.device = "cpu") -> Recognizer:
+def bundle_recognizer(
+    bundle: Bundle, path: Path, device: str | torch.device = "cpu", characters: str | None = None
+) -> Recognizer:
     """Make the recogniser of a bundle.
 
     Args:
         bundle: contents of the bundle.
         path: path of the bundle, for errors.
         device: device of the weights.
+        characters: as in `load_recognizer`.
 
     Raises:
         InputError: the bundle is damaged, is an adapter or an encoder without a head, or names components that asr does
-            not have.
+            not have; or the model cannot write the characters.
     """
     check_recognises(check_whole(bundle, path), path)
     _check_decoder(bundle.config["decode"], path)
@@ -179,6 +186,8 @@ def bundle_recognizer(bundle: Bundle, path: Path, device: str | torch.device = "
             from asr.onnx.exported import exported
 
             model = exported(model, bundle.programs)
+        if characters is not None:
+            model.head = locked(model.head, tokenizer, characters)
         decode = build_decoder(bundle.config, model)
         calibration = load_calibration(bundle.files)
     except KeyError as error:

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from asr.cli.command import LINE_SECONDS, decoder, finite, load_model, progress_bar
+from asr.cli.command import LINE_SECONDS, characters, decoder, finite, load_model, progress_bar
 from asr.errors import InputError
 from asr.settings.plugins import use
 from asr.text.numbers import counted, duration
@@ -89,7 +89,7 @@ def run_bulk(
     from asr.bulk.parts import share_of
 
     cut = options.part_hours, options.segments, inference, options.precision, options.segment
-    settings = JobSettings(*cut, options.latency)
+    settings = JobSettings(*cut, options.latency, characters(options))
     model = options.model, options.base, decoder(options)
     job = open_job(options.paths[0], str(options.output_dir), *model, settings)
     share = share_of(options.part, job.plan.num_parts)
@@ -123,7 +123,7 @@ def _engine(
         from asr.bulk.ray_engine import Worker, transcribe_on_ray
 
         load = partial(_load_same, options, check, model)
-        key = f"{model} {options.device} {options.precision} {options.latency}"
+        key = f"{model} {options.device} {options.precision} {options.latency} {options.characters}"
         worker = Worker(key, load, inference, options.segments)
         return partial(transcribe_on_ray, worker=worker, address=options.address, device=options.device)
     from asr.bulk.transcription import transcribe_part

@@ -113,6 +113,12 @@ def add_decoding(parser: argparse.ArgumentParser) -> None:
         "--rescoring-weight", type=finite, metavar="W", help="factor of the rescoring log-probabilities"
     )
     search.add_argument("--lexicon", metavar="FILE", help=lexicon)
+    search.add_argument(
+        "--characters",
+        metavar="NAME",
+        help="write only the letters of a language (de, sr-Latn) or of a script (latin, cyrillic), and digits and "
+        "punctuation; this cannot choose between languages of one script",
+    )
     search.add_argument("--hotwords", metavar="FILE", help="names and terms to recognise more easily, one per line")
     search.add_argument("--hotword-score", type=finite, metavar="S", help="bonus for each word of a hotword")
 
@@ -138,7 +144,9 @@ def load_model(options: argparse.Namespace) -> "Recognizer":
     """Load the model with the decoder and device that the options choose."""
     from asr.interchange.models import load_recognizer
 
-    recognizer = load_recognizer(options.model, decode=decoder(options), base=options.base)
+    recognizer = load_recognizer(
+        options.model, decode=decoder(options), base=options.base, characters=characters(options)
+    )
     check_used(recognizer, options)
     return move_to_device(recognizer, options)
 
@@ -218,6 +226,16 @@ def decoder(options: argparse.Namespace) -> dict[str, Any]:
             rule_of[key].check(_named(key), value)
     settings = {"name": name, "beam_size": beam, "fusion": fusion}
     return {key: value for key, value in settings.items() if value} | rescoring
+
+
+def characters(options: argparse.Namespace) -> str | None:
+    """Return the language or script of --characters, after checking its name."""
+    name: str | None = getattr(options, "characters", None)
+    if name is not None:
+        from asr.text.alphabets import find_alphabet
+
+        find_alphabet(name, "--characters")
+    return name
 
 
 def inference(options: argparse.Namespace) -> "Inference":

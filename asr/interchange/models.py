@@ -19,6 +19,7 @@ def load_recognizer(
     decode: str | Mapping[str, Any] | None = None,
     base: str | Path | None = None,
     plugins: Sequence[str] = (),
+    characters: str | None = None,
 ) -> Recognizer:
     """Load a recogniser.
 
@@ -32,13 +33,16 @@ def load_recognizer(
         base: model to which an adapter belongs; a path or an address, like `model`.
         plugins: packages outside of asr that contain components of the model, such as ["mylab.speech"]. Their code
             runs, so name only packages that you trust. They stay in use until the process ends.
+        characters: language or script whose letters alone are written, such as "de" or "latin"; None: all letters. This
+            cannot choose between languages of one script. Languages have the names of `asr.text.alphabets.languages`.
 
     Raises:
-        InputError: the model does not exist, is damaged, or needs a part that asr does not have.
+        InputError: the model does not exist, is damaged, or needs a part that asr does not have; or there is no such
+            language or script, or the model's tokens write fewer than half of its letters.
     """
     NAMES.check("plugins", list(plugins) if isinstance(plugins, tuple) else plugins)
     use(plugins)
     settings = {"name": decode} if isinstance(decode, str) else decode
     if not isinstance(settings, Mapping | None):
         raise InputError(f"decode must be the name of a decoder, or a mapping of its settings; got {shown(decode)}.")
-    return load.load_recognizer(path_of(model), device, settings, None if base is None else path_of(base))
+    return load.load_recognizer(path_of(model), device, settings, None if base is None else path_of(base), characters)
