@@ -212,15 +212,21 @@ def _served_hotwords(recognizer: "Recognizer", options: argparse.Namespace) -> "
             must = "--hotwords-list must be NAME=FILE, with a different NAME each time"
             raise InputError(f"{must}; got {given}.")
         lists[name] = compiled(read_phrases(path), None)
+        print(printable(f"hotwords: list {name} has {len(lists[name].phrases):,} phrases"), file=sys.stderr)
+        _tell_impossible(lists[name])
     return ServedHotwords(recognizer, lists, options.prompt_hotwords)
 
 
 def _tell(recognizer: "Recognizer", hosts: "Hosts") -> None:
     """Print notes on hotwords that cannot be recognised, and on access to the server."""
-    for phrase, reason in recognizer.decode.biasing.impossible.items():
-        print(printable(f"hotwords: {phrase!r} cannot be recognised: {reason}"), file=sys.stderr)
+    _tell_impossible(recognizer.decode.biasing)
     if hosts.any_address:
         print("note: everybody who can reach --host can use the server; it has no password", file=sys.stderr)
+
+
+def _tell_impossible(biasing: "Biasing") -> None:
+    for phrase, reason in biasing.impossible.items():
+        print(printable(f"hotwords: {phrase!r} cannot be recognised: {reason}"), file=sys.stderr)
 
 
 def _serve(

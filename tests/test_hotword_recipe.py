@@ -6,10 +6,10 @@ import pytest
 
 from asr.data.manifest import Utterance, read_manifest
 from asr.errors import InputError
+from benchmarks.hotwords import Counts, count
+from benchmarks.hotwords import main as measure
 from recipes.hotwords.lists import main as make_lists
 from recipes.hotwords.lists import rare_words
-from recipes.hotwords.measure import Counts, count
-from recipes.hotwords.measure import main as measure
 from tests.refusals import refused
 
 TEXT = ["the the the the ship ship ship sails", "kubernetes grafana ant", "zanzibar valletta"]
@@ -60,7 +60,7 @@ def test_the_commands_write_lists_and_print_a_row_for_each_setting(
 ) -> None:
     text = tmp_path / "text.txt"
     text.write_text("\n".join(["fade"] * 3 + ["bead", "cafe", "dead", "face", "feed"]))
-    given = [str(fluent / "run"), str(fluent / "test.jsonl"), "--text", str(text), "--frequent", "1"]
+    given = [str(fluent / "test.jsonl"), "--text", str(text), "--frequent", "1"]
     assert make_lists([*given, "--words", "200", "--output-dir", str(tmp_path / "lists")]) == 1
     assert "--words" in capsys.readouterr().err
     assert make_lists([*given, "--words", "5", "--output-dir", str(tmp_path / "other")]) == 0
@@ -69,7 +69,7 @@ def test_the_commands_write_lists_and_print_a_row_for_each_setting(
     assert all(len(each.labels["hotwords"].splitlines()) >= 5 for each in listed)
     capsys.readouterr()
     options = ["--words", "5", "--hypotheses", "2", "4", "--scores", "1", "300", "--lists", "utterance", "absent"]
-    assert measure([*given, *options, "--output", str(tmp_path / "counts.json")]) == 0
+    assert measure([str(fluent / "run"), *given, *options, "--output", str(tmp_path / "counts.json")]) == 0
     rows = [line.split("|")[1:-1] for line in capsys.readouterr().out.splitlines() if line.startswith("| ")]
     kinds = [row[0].strip() for row in rows[1:]]
     assert kinds == ["none"] * 3 + ["utterance"] * 4 + ["absent"] * 4

@@ -156,6 +156,9 @@ def test_the_key_hotwords_of_a_manifest_applies_to_its_line(
     changed = [by_id[line["id"]] != text for line, text in zip(test, plain, strict=True)]
     assert any(changed[:2])
     assert not changed[2]
+    third["hotwords"] = []
+    (tmp_path / "calls.jsonl").write_text("".join(json.dumps(line) + "\n" for line in test))
+    assert read_manifest(tmp_path / "calls.jsonl", ["hotwords"])[2].labels == {}
     third["hotwords"] = [3]
     (tmp_path / "calls.jsonl").write_text("".join(json.dumps(line) + "\n" for line in test))
     with refused(InputError, "calls.jsonl:3 ... hotwords ... 3"):
@@ -313,6 +316,7 @@ def test_an_answer_counts_the_hotwords_that_the_model_cannot_spell(server: Serve
     response = answer(server, 0, [("hotwords", "Zoë\nbad\n42")])
     assert response.headers["x-hotwords-unused"] == "2"
     assert "x-hotwords-unused" not in answer(server, 0, [("hotwords", "bad")]).headers
+    assert "Zo" not in server.log.read_text(), "the server does not log the names of its clients"
 
 
 @pytest.mark.parametrize(

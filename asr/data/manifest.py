@@ -272,7 +272,8 @@ def _labels(entry: dict[str, Any], names: Sequence[str], where: str) -> dict[str
     """Return the labels that a line has."""
     labels = {name: entry[name] for name in names if entry.get(name) is not None}
     if isinstance(labels.get(HOTWORDS), list):
-        labels[HOTWORDS] = _lines(labels[HOTWORDS], f"{where}: {HOTWORDS}")
+        phrases = labels.pop(HOTWORDS)
+        labels |= {HOTWORDS: _lines(phrases, f"{where}: {HOTWORDS}")} if phrases else {}
     for name, value in labels.items():
         if not isinstance(value, str) or not value:
             raise InputError(f"{where}: {name} must be a non-empty string or null; got {shown(value)}.")

@@ -1,18 +1,18 @@
 """Hotwords of requests and streams: fields of forms, keys of messages, and the lists that the server knows by name."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
+from functools import lru_cache
+from types import MappingProxyType
 from typing import Annotated, Any
 
 from anyio import to_thread
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from asr.errors import InputError
 from asr.interfaces import NO_BIASING, Biasing
-from asr.recognition.recognizer import Recognizer
+from asr.recognition.recognizer import NUM_CACHED, Recognizer
 from asr.server.problems import INVALID, UnusableError, shown_text
 from asr.server.upload import FILE_MUST, Fields, by_name
-from asr.text.printable import printable
 
 MAX_PHRASES = 1_000  # of a request
 MAX_BYTES = 1 << 14  # of the phrases of a request
@@ -41,7 +41,7 @@ class HotwordRequest(BaseModel):
 
 NAMES = [field.alias or name for name, field in HotwordRequest.model_fields.items()]
 LISTS = {"hotwords", "keywords[]"}
-NO_HOTWORDS = HotwordRequest()
+NO_LISTS: Mapping[str, Biasing] = MappingProxyType({})
 
 
 def read_hotwords(values: Mapping[str, Any]) -> HotwordRequest:
@@ -72,23 +72,27 @@ def only_hotwords(fields: Fields) -> HotwordRequest:
     return read_hotwords(by_name(fields, LISTS))
 
 
-@dataclass(frozen=True)
 class ServedHotwords:
     """Compiles the hotwords of requests, outside the threads that recognise and answer.
 
     Args:
-        recognizer: compiles phrases, and caches the result.
+        recognizer: its decoder compiles phrases; the last results are cached.
         lists: compiled lists, by name.
         in_prompt: whether OpenAI's field `prompt` contains hotwords.
     """
 
-    recognizer: Recognizer
-    lists: Mapping[str, Biasing] = field(default_factory=dict)
-    in_prompt: bool = False
+    def __init__(
+        self, recognizer: Recognizer, lists: Mapping[str, Biasing] = NO_LISTS, in_prompt: bool = False
+    ) -> None:
+        self.lists = lists
+        self.in_prompt = in_prompt
+        compile_hotwords = recognizer.decode.compile_hotwords
+        # Recognizer.biasing would log phrases of clients.
+        self._compiled = None if compile_hotwords is None else lru_cache(NUM_CACHED)(compile_hotwords)
 
     def properties(self) -> dict[str, Any]:
         """Describe the fields of a form for OpenAPI."""
-        if self.recognizer.decode.compile_hotwords is None:
+        if self._compiled is None:
             return {}
         properties: dict[str, Any] = HotwordRequest.model_json_schema(by_alias=True)["properties"]
         if self.lists:
@@ -118,13 +122,9 @@ class ServedHotwords:
         own = self.lists[name] if name is not None else NO_BIASING
         if not phrases:
             return own
-        if self.recognizer.decode.compile_hotwords is None:
+        if self._compiled is None:
             raise _unusable("hotwords need a beam search. Start the server with --beam 4, for example.")
-        try:
-            biasing = await to_thread.run_sync(self.recognizer.biasing, phrases, request.hotword_score)
-        except InputError as error:
-            raise _unusable(printable(str(error))) from None
-        return joined(own, biasing)
+        return joined(own, await to_thread.run_sync(self._compiled, phrases, request.hotword_score))
 
 
 def joined(first: Biasing, second: Biasing) -> Biasing:

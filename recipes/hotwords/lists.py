@@ -1,6 +1,6 @@
 """Write lists of rare words for manifests, to measure hotwords with them.
 
-    python -m recipes.hotwords.lists english dev-mini.jsonl --text lm_text_train.txt --words 1000 --output-dir lists
+    python -m recipes.hotwords.lists dev-mini.jsonl --text lm_text_train.txt --words 1000 --output-dir lists
 
 The rare words of a reference are those that are not among the most frequent words of the text. Whether a model gets
 them wrong has no influence: lists of a model's errors would improve with any change (Le et al. 2021, arXiv:2104.02194).
@@ -16,11 +16,10 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from asr.checkpoint.load import load_recognizer
-from asr.data.index import manifest_name
 from asr.data.manifest import HOTWORDS, Utterance, read_manifest, write_manifest
 from asr.errors import InputError
 from asr.system.files import write_whole_text
+from asr.text.normalize import get_normalizer
 from recipes.command import ROOM, AddOption, run_recipe
 from recipes.output import claim
 
@@ -105,7 +104,6 @@ def main(arguments: list[str] | None = None) -> int:
 
 def add_words(add: AddOption) -> None:
     """Add the options that choose rare words."""
-    add("model", metavar="MODEL", help="its normaliser is applied to text and references")
     add("manifests", metavar="MANIFEST", nargs="+", type=Path, help="utterances with references")
     add("--text", metavar="FILE", type=Path, required=True, help="text that says how frequent words are")
     add("--frequent", metavar="N", type=int, default=NUM_FREQUENT, help="number of words that are not rare (5000)")
@@ -122,13 +120,14 @@ def words_of(
 
 def _add_options(add: AddOption) -> None:
     add_words(add)
+    add("--normalizer", metavar="NAME", default="basic", help="text normaliser of the model (basic)")
     add("--words", metavar="N", type=int, default=1_000, help="words of a list (1000)")
     add("--output-dir", metavar="DIR", type=Path, required=True, help="folder for the lists")
 
 
 def _run(options: argparse.Namespace) -> None:
-    normalize = load_recognizer(options.model).model.normalize
-    names = [manifest_name(path) for path in options.manifests]
+    normalize = get_normalizer(options.normalizer)
+    names = [path.stem for path in options.manifests]
     claim(options.output_dir, "recipes.hotwords.lists", [f"{name}.jsonl" for name in names])
     for name, path in zip(names, options.manifests, strict=True):
         utterances = read_manifest(path)

@@ -1,6 +1,6 @@
 """Measure what hotwords do to listed words, to other words, and where no listed word is spoken.
 
-    python -m recipes.hotwords.measure english dev-mini.jsonl --text lm_text_train.txt --output runs/hotwords.json
+    python -m benchmarks.hotwords english dev-mini.jsonl --text lm_text_train.txt --output runs/hotwords.json
 
 Each recording is encoded once; then it is searched with each list, score and number of hypotheses. The lists are those
 of `recipes.hotwords.lists`: `utterance` (a list for each utterance), `set` (one list with the rare words of all
@@ -89,10 +89,11 @@ def settings(options: argparse.Namespace) -> Iterator[Setting]:
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command; returns the exit status."""
-    return run_recipe("recipes.hotwords.measure", __doc__, _add_options, _run, arguments, must=ROOM)
+    return run_recipe("benchmarks.hotwords", __doc__, _add_options, _run, arguments, must=ROOM)
 
 
 def _add_options(add: AddOption) -> None:
+    add("model", metavar="MODEL", help="a model with a beam search")
     add_words(add)
     add("--lists", nargs="+", choices=LISTS, default=LISTS, help="kinds of lists (default: all)")
     add("--words", metavar="N", nargs="+", type=int, default=[1_000], help="words of a list (1000)")
