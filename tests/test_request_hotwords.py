@@ -25,7 +25,7 @@ from asr.serve import main as serve
 from asr.server.hotwords import MAX_BYTES, MAX_PHRASES
 from asr.transcribe import main as transcribe
 from tests.conftest import PATIENCE
-from tests.fusion import PHRASES, beam, search_config
+from tests.fusion import PHRASES, Trigrams, beam, search_config, write_lines
 from tests.live import END, Live, events, live, pcm
 from tests.refusals import mentions, refused
 from tests.serving import Server, serving
@@ -61,13 +61,21 @@ def test_each_utterance_of_a_batch_has_its_own_list() -> None:
         assert search.search(search.evidence(alone), [biasing]) == [together[number]]
 
 
-def test_a_list_of_an_utterance_equals_a_list_in_the_settings(tmp_path: Path) -> None:
+@pytest.mark.parametrize("knowing", ["nothing", "words", "model"])
+def test_a_list_of_an_utterance_equals_a_list_in_the_settings(tmp_path: Path, knowing: str) -> None:
+    """The words of a list are known to the lexicon and to the language model."""
+    options: dict[str, Any] = {}
+    if knowing == "words":
+        options = {"lexicon": write_lines(tmp_path / "words.txt", ["ab", "ca"])}
+    elif knowing == "model":
+        pytest.importorskip("flashlight.lib.text.decoder.kenlm")
+        options = {"lm": Trigrams(["ab", "ca"], random.Random(0)).write(tmp_path / "lm.arpa"), "unknown_score": -3.0}
     log_probs = random_log_probs(1)
     encoded_frames = Encoded(log_probs, torch.tensor([12]), {})
     for phrases in filter(None, lists(20, seed=1)):
         (tmp_path / "names.txt").write_text("\n".join(phrases))
-        fixed = beam(LETTERS, hotwords=str(tmp_path / "names.txt"), hotword_score=2.0)
-        free = beam(LETTERS, hotword_score=0.5)
+        fixed = beam(LETTERS, hotwords=str(tmp_path / "names.txt"), hotword_score=2.0, **options)
+        free = beam(LETTERS, hotword_score=0.5, **options)
         expected = fixed.search(fixed.evidence(encoded_frames))
         assert free.search(free.evidence(encoded_frames), [free.compile_hotwords(phrases, 2.0)]) == expected
 

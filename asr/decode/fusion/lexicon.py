@@ -3,7 +3,7 @@
 import io
 import logging
 from bisect import bisect_left
-from collections.abc import Callable, Container, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
@@ -32,11 +32,14 @@ class Words:
     def __contains__(self, word: str) -> bool:
         return word in self._words
 
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._words)
+
 
 class AnyOf:
     """The union of several sets of words."""
 
-    def __init__(self, sets: Sequence[Words]) -> None:
+    def __init__(self, sets: "Sequence[Words | AnyOf]") -> None:
         self._sets = sets
         self.beginnings: Container[str] = _AnyBeginning(sets)
 
@@ -45,7 +48,7 @@ class AnyOf:
 
 
 class _AnyBeginning:
-    def __init__(self, sets: Sequence[Words]) -> None:
+    def __init__(self, sets: Sequence[Words | AnyOf]) -> None:
         self._beginnings = [words.beginnings for words in sets]
 
     def __contains__(self, beginning: object) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
 from typing import Annotated, Any
 
-from asr.decode.fusion.hotwords import NOWHERE, Matcher, Matches, Phrases, compiled, read_phrases
+from asr.decode.fusion.hotwords import NOWHERE, Matcher, Matches, compiled, read_phrases
 from asr.decode.fusion.lexicon import AnyOf, Words, writable
 from asr.errors import InputError
 from asr.interfaces import NO_BIASING, Biasing, Biasings, Tokenizer, Tunable
@@ -91,7 +91,10 @@ class ShallowFusion:
         self.word_model = model if lm_unit == "word" else None
         self._spelling = tokenizer, normalize
         self.hotword_score = hotword_score
-        self.lexicon = Words(writable(lexicon, tokenizer, normalize)) if lexicon else None
+        self.biasing = self.compile_hotwords(read_phrases(hotwords)) if hotwords else NO_BIASING
+        self._matcher = Matcher(self.biasing.lists)
+        own = [word for phrases in self.biasing.lists for word in phrases.words]
+        self.lexicon = Words([*writable(lexicon, tokenizer, normalize), *own]) if lexicon else None
         self.lm_weight = lm_weight
         self.word_insertion_bonus = word_insertion_bonus
         if spelling and self.word_model is None:
@@ -100,20 +103,12 @@ class ShallowFusion:
             raise InputError(f"{must}; got {given}. Leave out --spelling, or pass a model of words as --lm.")
         self.spelling = SpellingModel(spelling) if spelling else None
         if self.lexicon is not None:
-            self._vocabulary, self.unknown_score = self.lexicon, NEVER
+            known, self.unknown_score = self.lexicon, NEVER
         elif self.word_model is not None:
-            self._vocabulary, self.unknown_score = Words(self.word_model.words), unknown_score
+            known, self.unknown_score = Words([*self.word_model.words, *own]), unknown_score
         else:
-            self._vocabulary, self.unknown_score = Words([]), 0.0
-        self.biasing = self.compile_hotwords(read_phrases(hotwords)) if hotwords else NO_BIASING
-        self._follow(self.biasing.lists)
-
-    def _follow(self, lists: Sequence[Phrases]) -> None:
-        """Prefer the phrases of these lists, and treat their words as known."""
-        self._matcher = Matcher(lists)
-        has_unknown = self.lexicon is not None or self.word_model is not None
-        words = [self._vocabulary, *(phrases.words for phrases in lists)]
-        self._known = AnyOf(words) if has_unknown and lists else self._vocabulary
+            known, self.unknown_score = Words([]), 0.0
+        self._known: Words | AnyOf = known
 
     def compile_hotwords(self, phrases: Iterable[str], score: float | None = None) -> Biasing:
         """Compile phrases for this fusion; None: its own `hotword_score`."""
@@ -129,7 +124,9 @@ class ShallowFusion:
         if not biasing.lists:
             return self
         other = copy(self)
-        other._follow([*self.biasing.lists, *biasing.lists])
+        other._matcher = Matcher([*self.biasing.lists, *biasing.lists])
+        if self.lexicon is not None or self.word_model is not None:  # else no word is unknown
+            other._known = AnyOf([self._known, *(phrases.words for phrases in biasing.lists)])
         return other
 
     @property
