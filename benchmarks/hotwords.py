@@ -18,8 +18,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from asr.checkpoint.load import load_recognizer
+from asr.data.batch import Rejected
 from asr.data.manifest import Utterance, read_manifest
 from asr.decode.choice import beam_decoder
+from asr.errors import InputError
 from asr.evaluation.bootstrap import MIDDLE, Array, resample
 from asr.evaluation.word_errors import align_words
 from asr.recognition.pieces import joined_rows
@@ -138,6 +140,8 @@ def _run(options: argparse.Namespace) -> None:
 
 def _segments(recognizer: Recognizer, utterances: Sequence[Utterance]) -> Iterator[Any]:
     for result in recognizer.segments(utterances):
+        if isinstance(result, Rejected):
+            raise InputError(result.reason)
         utterance, segments = result
         yield utterance, list(segments)
 
