@@ -83,7 +83,7 @@ class Setting(NamedTuple):
 def settings(options: argparse.Namespace) -> Iterator[Setting]:
     """Yield the settings to measure, beginning with the searches without a list."""
     yield Setting("", 0, 0, 0.0)
-    for size in options.hypotheses:
+    for size in filter(None, options.hypotheses):
         yield Setting("", 0, size, 0.0)
     for kind, words, size, score in product(options.lists, options.words, options.hypotheses, options.scores):
         yield Setting(kind, words, size, score)
@@ -99,7 +99,14 @@ def _add_options(add: AddOption) -> None:
     add_words(add)
     add("--lists", nargs="+", choices=LISTS, default=LISTS, help="kinds of lists (default: all)")
     add("--words", metavar="N", nargs="+", type=int, default=[1_000], help="words of a list (1000)")
-    add("--hypotheses", metavar="N", nargs="+", type=int, default=[4], help="hypotheses of the beam search (4)")
+    add(
+        "--hypotheses",
+        metavar="N",
+        nargs="+",
+        type=int,
+        default=[4],
+        help="hypotheses of the beam search (4); 0: greedy, with lists only for a transducer",
+    )
     add("--scores", metavar="S", nargs="+", type=float, default=[3.0], help="bonuses for each word (3)")
     add("--output", metavar="FILE", type=Path, help="write the counts of each utterance here, as JSON")
 
@@ -109,7 +116,8 @@ def _run(options: argparse.Namespace) -> None:
     greedy = load_recognizer(options.model)
     beam = beam_decoder(greedy.model.head.decoders)
     searches = {
-        size: load_recognizer(options.model, decode={"name": beam, "beam_size": size}) for size in options.hypotheses
+        size: load_recognizer(options.model, decode={"name": beam, "beam_size": size})
+        for size in filter(None, options.hypotheses)
     }
     words = words_of(options, utterances, greedy.model.normalize)
     began = time.process_time()

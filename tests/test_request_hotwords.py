@@ -30,7 +30,7 @@ from tests.live import END, Live, events, live, pcm
 from tests.refusals import mentions, refused
 from tests.serving import Server, serving
 from tests.test_serve_bad_input import encoded
-from tests.test_streaming import speech, streaming_recognizer
+from tests.test_streaming import speech, streaming_recognizer, transducer
 from tests.tones import speak
 
 LETTERS = ["", " ", *"abc"]
@@ -97,10 +97,14 @@ def test_the_list_of_an_utterance_adds_to_the_list_of_the_settings(tmp_path: Pat
 # ---- recognisers
 
 
-@pytest.fixture(scope="module")
-def recognizer() -> Recognizer:
-    """A streaming recogniser with a beam search, whose random weights emit many tokens."""
-    return streaming_recognizer(search_config("beam", beam_size=4), torch.float32)
+@pytest.fixture(scope="module", params=["ctc", "tdt"])
+def recognizer(request: pytest.FixtureRequest) -> Recognizer:
+    """A streaming recogniser whose random weights emit many tokens: a beam search of CTC, a transducer's greedy search."""
+    if request.param == "ctc":
+        return streaming_recognizer(search_config("beam", beam_size=4), torch.float32)
+    recognizer = transducer("tdt alone")
+    recognizer.model.float()
+    return recognizer
 
 
 def texts_alone(recognizer: Recognizer, waveforms: Sequence[Tensor], hotwords: Sequence[Sequence[str]]) -> list[str]:

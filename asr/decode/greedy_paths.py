@@ -6,7 +6,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from asr.interfaces import BLANK_ID, Hypothesis, Span, TransducerHead
+from asr.decode.fusion.shallow_fusion import Context
+from asr.decode.token_times import with_times_of
+from asr.interfaces import BLANK_ID, NO_BIASING, Biasing, Hypothesis, Span, TransducerHead
 from asr.kernels.choice import exact
 
 
@@ -49,11 +51,15 @@ class GreedyPath(NamedTuple):
         written: tokens that `forget` has not dropped; their frames count from the beginning of the stream.
         num_frames: number of frames of the stream so far.
         cursor: state of the path, a batch of one.
+        biasing: hotwords of the stream.
+        context: state of the hotwords; None: unknown, because the last frames were decoded without hotwords.
     """
 
     written: WrittenTokens
     num_frames: int
     cursor: Cursor
+    biasing: Biasing = NO_BIASING
+    context: Context | None = None
 
 
 class TokenSteps:
@@ -106,9 +112,20 @@ def read(head: TransducerHead, cursor: Cursor, tokens: Tensor) -> Cursor:
     return cursor._replace(tokens=tokens, before=before, state=state)
 
 
-def begin_stream(head: TransducerHead) -> GreedyPath:
-    """Begin a stream."""
-    return GreedyPath(WrittenTokens([], [], []), 0, begin(head, 1))
+def hypotheses(
+    head: TransducerHead, written: Sequence[WrittenTokens], scores: Sequence[float], lengths: Sequence[int]
+) -> list[list[Hypothesis]]:
+    """Return one hypothesis per utterance, given its tokens, the score of its path, and its number of frames."""
+    found = []
+    for row, score, length in zip(written, scores, lengths, strict=True):
+        inside = [Span(start, min(end, length)) for start, end in row.frames]
+        found.append([with_times_of(head, Hypothesis(row.tokens, score, inside, row.confidences), length)])
+    return found
+
+
+def begin_stream(head: TransducerHead, biasing: Biasing) -> GreedyPath:
+    """Begin a stream with hotwords."""
+    return GreedyPath(WrittenTokens([], [], []), 0, begin(head, 1), biasing)
 
 
 def together(states: Sequence[GreedyPath]) -> Cursor:
@@ -117,18 +134,23 @@ def together(states: Sequence[GreedyPath]) -> Cursor:
 
 
 def continued(
-    states: Sequence[GreedyPath], lengths: Tensor, written: Sequence[WrittenTokens], cursor: Cursor
+    states: Sequence[GreedyPath],
+    lengths: Tensor,
+    written: Sequence[WrittenTokens],
+    cursor: Cursor,
+    contexts: Sequence[Context | None],
 ) -> list[GreedyPath]:
     """Return the states after `lengths` more frames (B,), in which streams emitted `written` and reached `cursor`."""
     new = []
-    for number, (state, added, length) in enumerate(zip(states, written, lengths.tolist(), strict=True)):
+    rows = zip(states, written, lengths.tolist(), contexts, strict=True)
+    for number, (state, added, length, context) in enumerate(rows):
         frames = [Span(state.num_frames + start, state.num_frames + end) for start, end in added.frames]
         before = state.written
         after = WrittenTokens(
             before.tokens + added.tokens, before.frames + frames, before.confidences + added.confidences
         )
         own = Cursor(*(rows[number : number + 1].clone() for rows in cursor))
-        new.append(GreedyPath(after, state.num_frames + length, own))
+        new.append(GreedyPath(after, state.num_frames + length, own, state.biasing, context))
     return new
 
 

@@ -1,5 +1,6 @@
 """The step of a transducer's greedy search from one token to the next, with and without durations."""
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -9,6 +10,8 @@ from asr.decode.predictions import next_log_probs
 from asr.interfaces import BLANK_ID, TransducerHead
 
 LOOK_AHEAD = 4  # number of frames that the joiner processes at once
+
+Choose = Callable[[Tensor], Tensor]  # token of each path in each of W frames, (B, W), from its log_probs, (B, W, V)
 
 
 class Place(NamedTuple):
@@ -34,14 +37,26 @@ class Emitted(NamedTuple):
     log_probs: Tensor
 
 
+def most_likely(log_probs: Tensor) -> Tensor:
+    """Choose the most likely token of each path in each frame, (B, W), from its log_probs, (B, W, V)."""
+    return log_probs.argmax(dim=-1)
+
+
 def by_frames(
-    head: TransducerHead, max_symbols: int, frames: Tensor, lengths: Tensor, before: Tensor, place: Place
+    head: TransducerHead,
+    max_symbols: int,
+    choose: Choose,
+    frames: Tensor,
+    lengths: Tensor,
+    before: Tensor,
+    place: Place,
 ) -> tuple[Emitted, Place]:
     """Skip blanks, each of one frame, in the next `LOOK_AHEAD` frames; emit the first token after them.
 
     Args:
         head: a transducer without durations.
         max_symbols: maximum number of tokens in a frame.
+        choose: chooses tokens.
         frames: the joiner's input from the frames, (B, T', J).
         lengths: (B,).
         before: the joiner's input from the tokens so far, (B, J).
@@ -53,7 +68,8 @@ def by_frames(
     here = frames[rows[:, None], window.clamp(max=frames.shape[1] - 1)]  # (B, W, J)
     log_probs, _ = next_log_probs(head, here.flatten(0, 1), before.repeat_interleave(LOOK_AHEAD, dim=0))
     log_probs = log_probs.unflatten(0, (-1, LOOK_AHEAD))  # (B, W, V)
-    best, token = log_probs.max(dim=-1)  # (B, W)
+    token = choose(log_probs)  # (B, W)
+    best = log_probs.gather(-1, token[..., None])[..., 0]
     emits = token != BLANK_ID
     emits[:, 0] &= symbols < max_symbols
     is_there = window < lengths[:, None]
@@ -70,7 +86,13 @@ def by_frames(
 
 
 def by_durations(
-    head: TransducerHead, max_symbols: int, frames: Tensor, lengths: Tensor, before: Tensor, place: Place
+    head: TransducerHead,
+    max_symbols: int,
+    choose: Choose,
+    frames: Tensor,
+    lengths: Tensor,
+    before: Tensor,
+    place: Place,
 ) -> tuple[Emitted, Place]:
     """Skip all blanks, each by its most likely duration; emit the token after them, and advance by its duration.
 
@@ -81,7 +103,7 @@ def by_durations(
     token, log_prob = torch.full_like(lengths, BLANK_ID), scores.new_zeros(len(lengths))
     duration = torch.zeros_like(lengths)
     while bool(searching.any()):
-        here, score, taken, token_log_prob = _arc(head, frames, number, before, symbols >= max_symbols)
+        here, score, taken, token_log_prob = _arc(head, choose, frames, number, before, symbols >= max_symbols)
         writes, passes = searching & (here != BLANK_ID), searching & (here == BLANK_ID)
         scores = torch.where(searching, scores + score, scores)
         token, duration = torch.where(writes, here, token), torch.where(writes, taken, duration)
@@ -94,9 +116,9 @@ def by_durations(
 
 
 def _arc(
-    head: TransducerHead, frames: Tensor, number: Tensor, before: Tensor, is_full: Tensor
+    head: TransducerHead, choose: Choose, frames: Tensor, number: Tensor, before: Tensor, is_full: Tensor
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Choose the most likely token and duration of each utterance in its current frame.
+    """Choose the token and the most likely duration of each utterance in its current frame.
 
     Args:
         is_full: whether the current frame already has the maximum number of tokens, (B,).
@@ -108,7 +130,7 @@ def _arc(
     rows = torch.arange(len(frames), device=frames.device)
     here = frames[rows, number.clamp(max=frames.shape[1] - 1)]
     token_log_probs, duration_log_probs = next_log_probs(head, here, before)
-    token = token_log_probs.argmax(dim=1).masked_fill(is_full, BLANK_ID)
+    token = choose(token_log_probs[:, None])[:, 0].masked_fill(is_full, BLANK_ID)
     kind = duration_log_probs.argmax(dim=1)
     one_frame = is_full | ((token == BLANK_ID) & (durations[kind] == 0))
     kind = kind.masked_fill(one_frame, head.durations.index(1))

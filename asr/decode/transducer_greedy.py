@@ -1,6 +1,6 @@
 """Greedy decoding of a transducer in batches."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
 from typing import Annotated, Self, cast
@@ -9,15 +9,19 @@ import torch
 from torch import Tensor
 
 from asr.decode import greedy_paths
+from asr.decode.fusion.hotwords import replaced
+from asr.decode.fusion.shallow_fusion import Context, only_hotwords
+from asr.decode.greedy_guides import Guide, HotwordGuide, MostLikely
 from asr.decode.greedy_paths import Cursor, GreedyPath, TokenSteps, WrittenTokens
 from asr.decode.greedy_steps import Place, by_durations, by_frames
 from asr.decode.token_times import with_times_of
 from asr.interfaces import (
     NO_BIASING,
+    Biasing,
+    Biasings,
     Encoded,
     Head,
     Hypothesis,
-    Span,
     Tokenizer,
     TransducerHead,
     Tunable,
@@ -35,9 +39,13 @@ class TransducerGreedy:
     it skips blanks, then the prediction network reads the next token of all utterances. A token's confidence is its
     probability, unless a CTC head computes times and confidences (`asr.decode.token_times`).
 
+    Hotwords of utterances and streams (`asr.decode.greedy_guides`) can only choose among the tokens of a frame: a beam
+    search corrects more errors in more time.
+
     Args:
         head: a head with a joiner and a predictor.
-        tokenizer, normalize: part of the decoders' interface; not used.
+        tokenizer: its pieces spell the hotwords.
+        normalize: the text normaliser, applied to hotwords.
         max_symbols: maximum number of tokens in a frame; after them, a blank of one frame is emitted.
     """
 
@@ -45,7 +53,6 @@ class TransducerGreedy:
     max_seconds = None
     max_hypotheses = 1
     biasing = NO_BIASING
-    compile_hotwords = None
     tunable: Mapping[str, Tunable] = MappingProxyType({})
     description = "greedy: the most likely token"
 
@@ -59,22 +66,23 @@ class TransducerGreedy:
     ) -> None:
         self.head = cast(TransducerHead, head)
         self.max_symbols = max_symbols
+        self._fusion = only_hotwords(tokenizer, normalize)
+        self.compile_hotwords = self._fusion.compile_hotwords
 
     def evidence(self, encoded: Encoded) -> tuple[Tensor, Tensor]:
         """Return the joiner's input from the frames, (B, T', J), and the lengths."""
         return self.head.joiner.of_frames(encoded.out), encoded.lengths
 
     @torch.inference_mode()
-    def search(self, evidence: tuple[Tensor, Tensor]) -> list[list[Hypothesis]]:
-        """Return one hypothesis per utterance, scored by its path."""
+    def search(self, evidence: tuple[Tensor, Tensor], biasings: Biasings = None) -> list[list[Hypothesis]]:
+        """Return one hypothesis per utterance, scored by its path and its hotwords."""
         frames, lengths = evidence
-        written, cursor = self._walk(frames, lengths, greedy_paths.begin(self.head, len(lengths)))
-        hypotheses = []
-        for row, score, length in zip(written, cursor.scores.tolist(), lengths.tolist(), strict=True):
-            inside = [Span(start, min(end, length)) for start, end in row.frames]
-            hypothesis = Hypothesis(row.tokens, score, inside, row.confidences)
-            hypotheses.append([with_times_of(self.head, hypothesis, length)])
-        return hypotheses
+        biasings = biasings or [NO_BIASING] * len(lengths)
+        guide = self._guide(biasings, [self._fusion.start()] * len(lengths))
+        beginning = greedy_paths.begin(self.head, len(lengths))
+        written, cursor = self._walk(guide, frames, lengths, beginning)
+        scores = [score + gain for score, gain in zip(cursor.scores.tolist(), guide.endings(), strict=True)]
+        return greedy_paths.hypotheses(self.head, written, scores, lengths.tolist())
 
     @property
     def streaming(self) -> Self:
@@ -82,16 +90,23 @@ class TransducerGreedy:
         return self
 
     @torch.inference_mode()
-    def initial_state(self) -> GreedyPath:
+    def initial_state(self, biasing: Biasing = NO_BIASING) -> GreedyPath:
         """Begin a stream."""
-        return greedy_paths.begin_stream(self.head)
+        return greedy_paths.begin_stream(self.head, biasing)
+
+    @staticmethod
+    def replace_hotwords(state: GreedyPath, biasing: Biasing) -> GreedyPath:
+        """Replace the hotwords of a stream; a phrase that has begun can still be completed."""
+        return state._replace(biasing=replaced(state.biasing, biasing))
 
     @torch.inference_mode()
     def step(self, encoded: Encoded, states: Sequence[GreedyPath]) -> tuple[list[list[Hypothesis]], list[GreedyPath]]:
         """Continue streams with the next chunk of each; all tokens are final immediately."""
         frames, lengths = self.evidence(encoded)
-        written, cursor = self._walk(frames, lengths, greedy_paths.together(states))
-        new = greedy_paths.continued(states, lengths, written, cursor)
+        guide = self._guide([state.biasing for state in states], map(self._context, states))
+        cursor = greedy_paths.together(states)
+        written, cursor = self._walk(guide, frames, lengths, cursor)
+        new = greedy_paths.continued(states, lengths, written, cursor, guide.contexts)
         return [[self._hypothesis(state)] for state in new], new
 
     decide = staticmethod(greedy_paths.decide)
@@ -101,15 +116,35 @@ class TransducerGreedy:
         """Make all tokens final; the new state continues after them."""
         return self._hypothesis(state), greedy_paths.settled(state)
 
-    def _hypothesis(self, state: GreedyPath) -> Hypothesis:
-        return with_times_of(self.head, greedy_paths.hypothesis(state))
-
-    def _walk(self, frames: Tensor, lengths: Tensor, cursor: Cursor) -> tuple[list[WrittenTokens], Cursor]:
+    def _walk(
+        self, guide: Guide, frames: Tensor, lengths: Tensor, cursor: Cursor
+    ) -> tuple[list[WrittenTokens], Cursor]:
         """Emit tokens from frames (B, T', J), in each pass at most one per utterance."""
-        step = partial(by_durations if self.head.durations else by_frames, self.head, self.max_symbols, frames, lengths)
+        arcs = by_durations if self.head.durations else by_frames
+        step = partial(arcs, self.head, self.max_symbols, guide.choose, frames, lengths)
         steps, place = TokenSteps(len(lengths)), Place(cursor.frames, torch.zeros_like(lengths), cursor.scores)
         while bool((place.frames < lengths).any()):
             emitted, place = step(cursor.before, place)
+            place = guide.follow(emitted, place)
             steps.add(*emitted)
             cursor = greedy_paths.read(self.head, cursor, emitted.tokens)
         return steps.written(), cursor._replace(frames=place.frames - lengths, scores=place.scores)
+
+    def _guide(self, biasings: Sequence[Biasing], contexts: Iterable[Context]) -> Guide:
+        if not any(biasing.lists for biasing in biasings):
+            return MostLikely(len(biasings))  # does not read the contexts, which can wait for the device
+        return HotwordGuide([self._fusion.biased(biasing) for biasing in biasings], contexts)
+
+    def _context(self, state: GreedyPath) -> Context:
+        """Return the state of a stream's hotwords; if it is unknown, the state after the last token alone."""
+        if state.context is not None:
+            return state.context
+        extended = self._fusion.extend(self._fusion.start(), int(state.cursor.tokens))
+        assert extended is not None  # only a lexicon excludes tokens
+        return extended[0]
+
+    def _hypothesis(self, state: GreedyPath) -> Hypothesis:
+        hypothesis = with_times_of(self.head, greedy_paths.hypothesis(state))
+        if not state.biasing.lists:
+            return hypothesis
+        return hypothesis._replace(score=hypothesis.score + (self._fusion.finish(self._context(state)) or 0.0))

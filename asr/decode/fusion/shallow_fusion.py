@@ -13,6 +13,7 @@ from asr.interfaces import NO_BIASING, Biasing, Biasings, Tokenizer, Tunable
 from asr.language_model.kenlm import NgramModel
 from asr.language_model.spelling import SpellingModel, is_alphabet
 from asr.language_model.token_histories import TokenHistories
+from asr.settings.conf import default_settings
 from asr.settings.rule import TEXT, number, one_of, or_null
 
 Path = Annotated[str | None, or_null(TEXT)]
@@ -87,6 +88,7 @@ class ShallowFusion:
         self._parts = [
             WHITE_SPACE.split(piece) for piece in tokenizer.pieces
         ]  # per token: its characters in the current word, then those in each following word
+        self._most_parts = max(map(len, self._parts))
         self.token_model: Any = self._neural or (model if lm_unit == "token" else None)
         self.word_model = model if lm_unit == "word" else None
         self._spelling = tokenizer, normalize
@@ -162,14 +164,26 @@ class ShallowFusion:
 
     def at_most(self) -> list[float]:
         """Return an upper bound of the gain of each token."""
+        return [self._at_most(len(parts)) for parts in self._parts]
+
+    def most(self) -> float:
+        """Return an upper bound of the gain of any token."""
+        return self._at_most(self._most_parts)
+
+    def _at_most(self, num_parts: int) -> float:
         anywhere = self._matcher.most + max(self.unknown_score, 0.0)
         ending = max(self.word_insertion_bonus, 0.0) if self.has_model else 0.0
-        return [len(parts) * anywhere + (len(parts) - 1) * ending for parts in self._parts]
+        return num_parts * anywhere + (num_parts - 1) * ending
 
     def start(self) -> Context:
         """Return the context of an empty hypothesis."""
         model = self.token_model or self.word_model
         return "", None, model.start() if model else None, NOWHERE
+
+    @staticmethod
+    def provisional(context: Context) -> float:
+        """Return the bonus of an unfinished phrase, which a token that leaves the phrase subtracts again."""
+        return context[3].bonus
 
     def read(self, contexts: Iterable[Context]) -> None:
         """Evaluate a neural language model for new contexts, in one batch, before any of them is extended or ended."""
@@ -248,6 +262,12 @@ class ShallowFusion:
 
 
 FusionMaker = Callable[[Tokenizer, Callable[[str], str]], ShallowFusion]  # given tokenizer and normaliser
+
+
+def only_hotwords(tokenizer: Tokenizer, normalize: Callable[[str], str]) -> ShallowFusion:
+    """Make the fusion of a decoder without settings for it: the hotwords of requests, with conf's bonus."""
+    settings = default_settings("decode/fusion", "shallow_fusion")
+    return ShallowFusion(tokenizer, normalize, **{key: value for key, value in settings.items() if key != "name"})
 
 
 def token_name(piece: str) -> str:
