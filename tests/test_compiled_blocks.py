@@ -20,7 +20,7 @@ from asr.training import callbacks
 from asr.training.compile_ahead import CompilationBeside, Inputs
 from asr.training.compiled_blocks import CompiledBlocks
 from asr.training.gradient_checkpointing import recompute_blocks
-from tests.conftest import TINY, overridden, resolved, settings_with, tone_corpus
+from tests.conftest import SMALLEST_ENCODERS, TINY, overridden, resolved, settings_with, tone_corpus
 from tests.listener import Ear
 from tests.test_recompute import SMALL
 from tests.test_train import losses
@@ -143,8 +143,25 @@ def test_training_continues_if_compilation_fails_and_one_line_names_the_reason(
     assert compiled.settled
 
 
+def test_a_batch_of_one_utterance_neither_runs_compiled_nor_is_compiled_for() -> None:
+    """torch would compile another program for it, in the middle of a step."""
+    encoder = make_encoder()
+    compiled = CompiledBlocks(encoder, stub := Stub(polls=1))
+    compiled.on_train_start(SimpleNamespace(world_size=1), None)  # type: ignore[arg-type]
+    features, lengths = batch(0)
+    for step, number in enumerate([1, 3, 3, 1, 3]):
+        compiled.on_train_batch_start(SimpleNamespace(global_step=step), None, None, step)  # type: ignore[arg-type]
+        encoder(features[:number], lengths[:number])
+    assert stub.inputs is not None
+    assert stub.inputs.values[0].shape[0] == 3
+    # The second batch has the first three utterances; the next batch starts the compilation, and the fifth is compiled.
+    assert stub.calls == len(encoder.blocks)
+
+
 class TwoDims(nn.Module):
     """Blocks of one class and two dimensions."""
+
+    streaming = None
 
     def named_blocks(self) -> NamedBlocks:
         return [("0", Block(nn.Linear(3, 4), 4, 1)), ("1", Block(nn.Linear(4, 5), 5, 1))]
@@ -156,8 +173,13 @@ class TwoDims(nn.Module):
         (Ear(), 1, "Ear has no blocks"),
         (make_encoder(), 2, "untested with several processes (2)"),
         (TwoDims(), 1, "the blocks have different classes or dimensions"),
+        (
+            make_encoder("encoder=conformer_streaming_xs"),
+            1,
+            "ConformerStreaming draws chunk sizes, which would need a program each",
+        ),
     ],
-    ids=["no blocks", "two processes", "two dimensions"],
+    ids=["no blocks", "two processes", "two dimensions", "streaming"],
 )
 def test_blocks_that_cannot_be_compiled_are_reported_at_the_start(
     encoder: nn.Module, world_size: int, reason: str, caplog: pytest.LogCaptureFixture
@@ -188,6 +210,19 @@ def test_a_copy_of_an_encoder_uses_its_own_weights() -> None:
     assert expected.isfinite().all()
     assert torch.equal(again, expected)
     assert list(theirs.state_dict()) == list(make_encoder().state_dict())
+
+
+@pytest.mark.parametrize("encoder", SMALLEST_ENCODERS)
+def test_under_autocast_all_blocks_have_inputs_of_one_type(encoder: str) -> None:
+    """Otherwise each type would be another program; this also holds after a tap that returns bfloat16."""
+    net: Any = make_encoder(f"encoder={encoder}").train()
+    types = []
+    for _, block in net.named_blocks():
+        block.module.register_forward_pre_hook(lambda _, inputs: types.append(inputs[0].dtype))
+    with torch.autocast("cpu", torch.bfloat16):
+        net(*batch(0), taps={0: lambda x, padding_mask: x.bfloat16()})
+    assert set(types) == {torch.float32}
+    assert len(types) >= len(net.named_blocks()) > 1
 
 
 @pytest.mark.slow

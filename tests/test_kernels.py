@@ -110,6 +110,21 @@ def test_fast_relative_attention_equals_the_plain_form(
     both(fast, plain, inputs)
 
 
+@pytest.mark.parametrize(("queries", "keys"), [(1, 1), (16, 16), (30, 30), (4, 12)])
+def test_relative_attention_of_a_compiled_program_equals_the_plain_form(queries: int, keys: int) -> None:
+    inputs = [*(drawn(2, 3, number, 4) for number in (queries, queries, keys, keys)), drawn(3, queries + keys - 1, 4)]
+    hidden = torch.rand(2, 1, keys) < 0.3
+    hidden[..., 0] = False
+
+    def fast(*inputs: Tensor) -> Tensor:
+        return relative_attention.attend_at_once(Projections(*inputs), hidden, Dropout(0.0))
+
+    def plain(*inputs: Tensor) -> Tensor:
+        return relative_attention.attend_plainly(Projections(*inputs), hidden, Dropout(0.0))
+
+    both(fast, plain, inputs)
+
+
 @pytest.mark.parametrize("frames", [1, 4, 9, 30])
 @pytest.mark.parametrize("width", [1, 4, 40])
 @pytest.mark.parametrize("form", [local_attention.attend_near_at_once, local_attention.attend_near_by_blocks])
@@ -140,3 +155,17 @@ def test_export_and_tracing_use_the_plain_forms() -> None:
     torch.jit.trace(Asks(), (torch.zeros(1),))
     assert answers
     assert all(answers[:2])
+
+
+def test_a_compiled_program_may_use_kernels_that_an_exported_one_may_not() -> None:
+    answers: dict[str, tuple[bool, bool]] = {}
+
+    class Asks(torch.nn.Module):
+        def forward(self, x: Tensor, what: str) -> Tensor:
+            answers[what] = choice.wants_plain(), choice.is_compiled()
+            return x + 1
+
+    Asks()(torch.zeros(1), "eager")
+    torch.export.export(Asks(), (torch.zeros(1), "exported"))
+    torch.compile(Asks(), backend="eager")(torch.zeros(1), "compiled")
+    assert answers == {"eager": (False, False), "exported": (True, False), "compiled": (True, True)}

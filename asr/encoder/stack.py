@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
+import torch
 from torch import Tensor, nn
 
 from asr.errors import InputError
@@ -30,6 +31,9 @@ def run_blocks(
 ) -> tuple[Tensor, dict[int, Tensor]]:
     """Run the blocks one after another; a tap changes the input of the next block.
 
+    Under autocast, each block's input is float32, whatever the subsampling, a tap or the block before returns, so that
+    one compiled program fits all blocks.
+
     Args:
         blocks: blocks in order.
         x: input of the first block, (B, T', D).
@@ -43,6 +47,8 @@ def run_blocks(
     """
     tapped: dict[int, Tensor] = {}
     for index, block in enumerate(blocks, first):
+        if torch.is_autocast_enabled(x.device.type):
+            x = x.to(torch.float32)
         x = call(block, x)
         if index in taps:
             tapped[index] = x

@@ -4,11 +4,20 @@ import torch
 
 
 def wants_plain() -> bool:
-    """Whether a program is being exported, traced or compiled; this requires the plain forms.
+    """Whether a program for all shapes is being made: exported, traced or compiled.
 
-    Other forms loop over blocks whose number depends on the shapes, so their programs would fit only one shape.
+    It cannot loop over blocks whose number depends on the shapes. A compiled program may use the kernels of its device;
+    an exported one may not (`is_compiled`).
     """
     return torch.compiler.is_compiling() or torch.jit.is_tracing()
+
+
+def is_compiled() -> bool:
+    """Whether torch.compile is making the program, so that it will run on the device of its inputs.
+
+    `torch.compiler.is_exporting` is True here, too; a non-strict torch.export, as ours, makes only this function False.
+    """
+    return torch.compiler.is_dynamo_compiling()
 
 
 def exact(device: torch.device) -> torch.dtype:

@@ -4,7 +4,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from asr.kernels.choice import wants_plain
+from asr.kernels.choice import is_compiled, wants_plain
 from asr.kernels.dropout import Dropout
 from asr.kernels.relative_attention import Projections, attend, weighted_values
 
@@ -21,7 +21,7 @@ def attend_near(projections: Projections, padding_mask: Tensor, dropout: Dropout
         (B, H, T, D / H); finite at padded frames.
     """
     if wants_plain():
-        form = attend_near_plainly
+        form = attend_near_by_blocks if is_compiled() and projections.key.is_cuda else attend_near_plainly
     else:  # for up to three blocks, computing all scores is less work than computing them by blocks
         few = 4 * projections.key.shape[2] <= 3 * (projections.distance.shape[1] + 1)
         form = attend_near_at_once if few else attend_near_by_blocks

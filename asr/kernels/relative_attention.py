@@ -7,13 +7,15 @@ sqrt(head dim), where r is the projected encoding of the distance.
 from typing import NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
-from asr.kernels.choice import wants_plain
+from asr.kernels.choice import is_compiled, wants_plain
 from asr.kernels.dropout import Dropout
 from asr.kernels.fused_attention import fused_attention
 
 CPU_BLOCK, BLOCK = 2**18, 2**28  # scores in memory at a time: on a CPU (fits a core's cache), on a GPU
+ALIGNED = 16  # numbers of keys for which torch's fused kernel needs no padding of its own, forward and backward
 MIN_QUERIES = 64  # minimum number of queries at a time, because small matrix products are slow
 
 
@@ -47,7 +49,10 @@ def attend(projections: Projections, hidden: Tensor, dropout: Dropout) -> Tensor
     Returns:
         (B, H, Q, D / H); finite even if a query may not attend to any key.
     """
-    form = attend_plainly if wants_plain() else attend_by_blocks
+    if not wants_plain():
+        form = attend_by_blocks
+    else:
+        form = attend_at_once if is_compiled() and projections.key.is_cuda else attend_plainly
     return form(projections, hidden, dropout)
 
 
@@ -87,6 +92,20 @@ def attend_by_blocks(projections: Projections, hidden: Tensor, dropout: Dropout)
         by_head = zip(*(part.split(heads, dim=1) for part in (distance.mT[None], *parts)), strict=True)
         out.append(torch.cat([_by_rows(size, part_bias, dropout, *head_parts) for head_parts in by_head], dim=1))
     return torch.cat(out)
+
+
+def attend_at_once(projections: Projections, hidden: Tensor, dropout: Dropout) -> Tensor:
+    """Compute all utterances, heads and queries at a time; on a GPU, with a fused kernel.
+
+    Hidden keys are appended up to a multiple of ALIGNED. torch's kernel treats other numbers differently, so a compiled
+    program would be made twice.
+    """
+    to_key, to_distance, key, value, distance = projections
+    scale, more = key.shape[-1] ** -0.5, -key.shape[2] % ALIGNED
+    bias = relative_shift((to_distance * scale) @ distance.mT) + _bias(hidden, key)[:, None]
+    bias = F.pad(bias, (0, more), value=torch.finfo(bias.dtype).min / 2)
+    key, value = (F.pad(part, (0, 0, 0, more)) for part in (key, value))
+    return _weighted(to_key * scale, key, value, bias, dropout)
 
 
 def _by_rows(
@@ -129,7 +148,7 @@ def relative_shift(scores: Tensor) -> Tensor:
     The result is a view with a row stride of Q+K-2; nothing is copied.
 
     Args:
-        scores: (B, H, Q, Q + K - 1), by descending distance.
+        scores: (B, H, Q, Q + K - 1), by descending distance; not a view into a larger tensor.
 
     Returns:
         (B, H, Q, K): scores of each query and key.
@@ -137,7 +156,7 @@ def relative_shift(scores: Tensor) -> Tensor:
     batch, heads, queries, distances = scores.shape
     shape = (batch, heads, queries, distances - queries + 1)
     stride = (heads * queries * distances, queries * distances, distances - 1, 1)
-    return scores.contiguous().as_strided(shape, stride, scores.storage_offset() + queries - 1)
+    return scores.contiguous().as_strided(shape, stride, queries - 1)
 
 
 def _bias(hidden: Tensor, like: Tensor) -> Tensor:

@@ -65,8 +65,9 @@ class Inductor:
 class CompiledBlocks(pl.Callback):
     """Run an encoder's blocks as one compiled program for all blocks and all lengths.
 
-    Only training steps are compiled; they take most of the time. Blocks run uncompiled until the program is ready. If
-    the compilation fails, blocks remain uncompiled, and the log gives the reason.
+    Only training steps are compiled; they take most of the time. Blocks run uncompiled until the program is ready, and
+    in batches of one utterance or one frame, for which torch would compile another program. If the compilation fails,
+    blocks remain uncompiled, and the log gives the reason.
 
     Args:
         encoder: encoder whose blocks are compiled; all blocks have the same class and shapes.
@@ -75,6 +76,7 @@ class CompiledBlocks(pl.Callback):
 
     def __init__(self, encoder: Encoder, compiler: Compiler) -> None:
         self._name = type(encoder).__name__
+        self._is_streaming = encoder.streaming is not None
         self._blocks = [block for _, block in encoder.named_blocks()]
         self._compiler = compiler
         self._beside: Beside | None = None
@@ -124,7 +126,7 @@ class CompiledBlocks(pl.Callback):
 
     def _forward(self, block: nn.Module, *inputs: Any) -> Any:
         plain = type(block).forward
-        if not (block.training and torch.is_grad_enabled()):
+        if not (block.training and torch.is_grad_enabled()) or 1 in inputs[0].shape:
             return plain(block, *inputs)
         if self._program is None:
             self._seen = self._seen or Inputs.like(inputs)
@@ -146,6 +148,8 @@ class CompiledBlocks(pl.Callback):
             return f"{self._name} has no blocks"
         if len({(type(block.module), block.dim) for block in self._blocks}) != 1:
             return "the blocks have different classes or dimensions"
+        if self._is_streaming:
+            return f"{self._name} draws chunk sizes, which would need a program each"
         if any("forward" in vars(block.module) for block in self._blocks):
             return "gradient_checkpointing=true runs them twice"
         if world_size > 1:

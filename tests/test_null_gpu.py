@@ -1,0 +1,93 @@
+"""Programs for a GPU, on a machine without one: a stub of the CUDA runtime counts kernels and does not run them.
+
+torch's dispatch and choice of kernels are the real ones; values are noise.
+"""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.conftest import PATIENCE, ROOT
+
+STUB = ROOT.parent / "shared" / "tools" / "null_gpu" / "null"
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(torch.version.cuda is None, reason="torch is built without CUDA"),
+    pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU, tested by test_gpu.py"),
+    pytest.mark.skipif(not STUB.is_dir(), reason="the stub of CUDA is not beside the checkout"),
+    pytest.mark.skipif(shutil.which("g++") is None, reason="g++ is not installed"),
+]
+
+COMPILED = """
+import json, sys
+from functools import partial
+
+import torch
+from functorch.compile import make_boxed_func
+from torch._functorch.aot_autograd import aot_module_simplified
+
+from tests.test_compiled_blocks import make_encoder
+
+graphs = []
+
+
+def compiler(graph, inputs):
+    return aot_module_simplified(graph, inputs, fw_compiler=noted, bw_compiler=lambda graph, _: boxed(graph))
+
+
+def noted(graph, inputs):
+    graphs.append([str(node.target) for node in graph.graph.nodes])
+    return boxed(graph)
+
+
+def boxed(graph):
+    return make_boxed_func(graph.forward)
+
+
+encoder = make_encoder(*sys.argv[1:]).cuda().train()
+program = torch.compile(type(encoder.blocks[0]).forward, backend=compiler, dynamic=True)
+for block in encoder.blocks:
+    block.forward = partial(program, block)
+for utterances, frames in [(7, 1400), (9, 1084), (4, 640), (3, 512)]:  # 640 / 8 and 512 / 8 are multiples of 16
+    features = torch.randn(utterances, frames, 20, device="cuda")
+    with torch.autocast("cuda", torch.bfloat16):
+        out = encoder(features, torch.full((utterances,), frames, device="cuda")).out
+    out.float().sum().backward()
+print(json.dumps(graphs))
+"""
+
+
+@pytest.fixture(scope="module")
+def null_gpu(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Build the stub; return the environment of a process that uses it."""
+    folder = tmp_path_factory.mktemp("null_gpu")
+    subprocess.run([STUB / "build.sh", folder, sys.executable], check=True)
+    preload = {"NULL_GPU": str(folder), "LD_LIBRARY_PATH": str(folder), "LD_PRELOAD": str(folder / "libnullgpu.so")}
+    return {
+        **os.environ,
+        **preload,
+        "OMP_NUM_THREADS": "1",
+        "TORCH_CUDNN_V8_API_DISABLED": "1",
+        "PYTHONPATH": str(ROOT),
+    }
+
+
+@pytest.mark.parametrize(
+    "overrides", [["encoder=conformer_xs"], ["encoder=transformer"]], ids=lambda overrides: overrides[0]
+)
+def test_compiled_blocks_are_one_program_with_fused_attention(
+    overrides: list[str], null_gpu: dict[str, str], tmp_path: Path
+) -> None:
+    (tmp_path / "program.py").write_text(COMPILED)
+    command = [sys.executable, str(tmp_path / "program.py"), *overrides]
+    done = subprocess.run(command, env=null_gpu, capture_output=True, text=True, timeout=PATIENCE)
+    assert done.returncode == 0, done.stderr
+    [operations] = json.loads(done.stdout)
+    assert any("efficient_attention" in name for name in operations), operations
