@@ -1,15 +1,19 @@
 """With every launcher, two processes write one run folder; their validation results equal those of one process."""
 
+import json
 import os
 import re
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch.distributed as dist
 
 from asr.data.manifest import read_manifest, write_manifest
+from asr.training.task import TrainingTask
 from tests.conftest import ROOT, TINY, resolved, tone_corpus
 from tests.processes import finish, metrics, start
 
@@ -115,6 +119,49 @@ def test_two_processes_give_the_validation_results_of_one_process(tones: Path, t
         last = metrics(run_dir)[-1]
         results.append([float(last[name]) for name in ("valid/wer", "valid/loss", "valid/blank_ratio")])
     assert results[1] == pytest.approx(results[0], rel=1e-6)
+
+
+def count_collectives(folder: Path) -> None:
+    """Make a process write, after each training batch but the first, the collectives since the batch before."""
+    calls: list[str] = []
+    for name in ("all_reduce", "barrier", "broadcast", "all_gather_object", "broadcast_object_list"):
+        real = getattr(dist, name)
+
+        def counting(*given: Any, _name: str = name, _real: Any = real, **options: Any) -> Any:
+            is_default = options.get("group") in (None, dist.group.WORLD)
+            calls.append(_name if is_default else f"{_name} of {given[0].device} in another group")
+            return _real(*given, **options)
+
+        setattr(dist, name, counting)
+    begin = TrainingTask.on_train_batch_start
+
+    def start_of_batch(self: TrainingTask, batch: Any, batch_idx: int) -> None:
+        if batch_idx > 0:
+            with (folder / f"collectives-{self.global_rank}.jsonl").open("a") as file:
+                file.write(json.dumps(sorted(calls)) + "\n")
+        calls.clear()
+        begin(self, batch, batch_idx)
+
+    TrainingTask.on_train_batch_start = start_of_batch  # type: ignore[method-assign]
+
+
+@pytest.mark.parametrize(("strategy", "num_sums"), [("ddp", 1), pytest.param("fsdp", 2, marks=pytest.mark.slow)])
+def test_a_step_sums_once_compares_flags_once_and_has_no_barrier(
+    strategy: str, num_sums: int, tones: Path, tmp_path: Path
+) -> None:
+    """DDP's and FSDP's own communication is not counted; with fsdp, the gradient's norm is another sum.
+
+    On a GPU a barrier or a broadcast of Lightning would wait for the device. The flags never leave the CPU.
+    """
+    still = ["encoder/norm=layer_norm", "num_threads=1", "corpus.test=[]", "trainer.log_every_n_steps=50"]
+    short = ["trainer.max_steps=4", "data.batch_seconds=3", f"trainer.strategy={strategy}", "trainer.devices=2"]
+    settings = resolved(*TINY, *tone_corpus(tones), *still, *short, f"run_dir={tmp_path / 'run'}")
+    running = start(settings, tmp_path / "log", world_size=2, before=partial(count_collectives, tmp_path))
+    assert finish(running) == 0, (tmp_path / "log").read_text()
+    expected = [*["all_reduce"] * num_sums, "all_reduce of cpu in another group"]
+    for rank in (0, 1):
+        lines = (tmp_path / f"collectives-{rank}.jsonl").read_text().splitlines()
+        assert [json.loads(line) for line in lines] == [expected] * 3
 
 
 SHIPPED = re.findall(r"^ *strategy: (?!auto)(\w+)", "".join(map(Path.read_text, ROOT.glob("conf/trainer/*"))), re.M)

@@ -13,7 +13,7 @@ from asr.data.epoch_plan import Epochs
 from asr.data.position import Position
 from asr.run.resume import RUN_KEY, Run
 from asr.system.files import write_whole
-from asr.training.distributed import fail_together, gather
+from asr.training.distributed import fail_together, gather, highest
 from asr.training.lightning_internals import batches_begun, begin_whole_epoch, full_checkpoint, set_position
 from asr.training.sharding import is_sharded
 from asr.training.signals import Stopped, StopRequest
@@ -118,10 +118,7 @@ class Saving(pl.callbacks.Checkpoint):
     def _agree(self, trainer: pl.Trainer) -> tuple[int, bool]:
         """Return a signal's number (0: none) and whether a checkpoint is overdue; all processes get equal values."""
         overdue = trainer.is_global_zero and time.monotonic() - self._time > self._every_seconds
-        if trainer.world_size == 1:
-            return self._stop.signum, overdue
-        mine = torch.tensor([self._stop.signum, int(overdue)], device=trainer.strategy.root_device)
-        signum, any_overdue = trainer.strategy.reduce(mine, reduce_op="max").tolist()
+        signum, any_overdue = highest(trainer, [self._stop.signum, int(overdue)])
         return signum, bool(any_overdue)
 
     def _save(self, trainer: pl.Trainer, batches: int, score: float | None) -> None:

@@ -9,8 +9,8 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
-from typing import TYPE_CHECKING, NoReturn, TypeVar
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from asr.errors import InputError, StoreError
 from asr.system.processes import die_with_parent
@@ -27,6 +27,7 @@ POLL_SECONDS = 0.2
 GRACE_SECONDS = 5.0  # time in which processes can detect a lost connection by themselves
 
 _LEFT: list[object] = []  # process groups that this process has left
+_OF_CPU: list[Any] = []  # the process group of `highest`, after its first call
 
 logger = logging.getLogger(__name__)
 
@@ -69,9 +70,34 @@ def first_then_all(trainer: "Trainer", prepare: Callable[[], Result]) -> Result:
 
 
 def add_up(trainer: "Trainer", values: "Tensor") -> "Tensor":
-    """Sum a tensor over all processes, all of which must call this function."""
-    total: Tensor = trainer.strategy.reduce(values, reduce_op="sum")
+    """Sum a tensor over all processes, all of which must call this function.
+
+    `Strategy.reduce` of Lightning would call `barrier()` first, which waits for the device.
+    """
+    if trainer.world_size == 1:
+        return values
+    import torch.distributed as dist
+
+    total = values.clone()
+    dist.all_reduce(total)
     return total
+
+
+def highest(trainer: "Trainer", values: Sequence[int]) -> list[int]:
+    """Return the highest value of all processes at each place; all processes must call this function.
+
+    The values are in the CPU's memory and have a process group of their own, so that the device is not waited for.
+    """
+    if trainer.world_size == 1:
+        return list(values)
+    import torch
+    import torch.distributed as dist
+
+    if not _OF_CPU:
+        _OF_CPU.append(dist.new_group(backend="gloo"))
+    of_all = torch.tensor(values)
+    dist.all_reduce(of_all, dist.ReduceOp.MAX, group=_OF_CPU[0])
+    return of_all.tolist()
 
 
 def gather(trainer: "Trainer", own: list[Result]) -> list[Result]:
@@ -133,7 +159,8 @@ def take_leave() -> None:
         # DDP also refers to the group. If DDP's reference were the last to be freed, Gloo's threads would be joined
         # while the GIL is held. One of them may need the GIL to free the tensors of the last communication, which
         # would be a deadlock.
-        _LEFT.append(dist.group.WORLD)
+        _LEFT.extend([dist.group.WORLD, *_OF_CPU])
+        _OF_CPU.clear()
         atexit.register(_let_go)
         dist.destroy_process_group()
 

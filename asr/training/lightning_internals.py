@@ -22,7 +22,10 @@ def replace_signal_handlers(trainer: pl.Trainer, listen: Callable[[], None], giv
 
     Lightning's handlers write checkpoints and communicate with other processes at any point of a step. Lightning 2.6
     installs them in `_SignalConnector.register_signal_handlers` and removes them in `teardown`; no setting prevents it.
+    Before each batch, `_TrainingEpochLoop._broadcast_sigterm_tensor` would broadcast what those handlers received, and
+    wait for the device.
     """
+    trainer.fit_loop.epoch_loop._broadcast_sigterm_tensor = lambda: None  # type: ignore[method-assign]
     connector = trainer._signal_connector
     connector.register_signal_handlers = listen  # type: ignore[method-assign]
     connector.teardown = give_back  # type: ignore[method-assign]
