@@ -63,6 +63,53 @@ for utterances, frames in [(7, 1400), (9, 1084), (4, 640), (3, 512)]:  # 640 / 8
 print(json.dumps(graphs))
 """
 
+KILLED = """
+import logging, os, signal, time
+from pathlib import Path
+from types import SimpleNamespace
+
+import torch
+
+from asr.training.compiled_blocks import CompiledBlocks, Inductor
+from tests.test_compiled_blocks import make_encoder
+
+logging.basicConfig(level=logging.INFO, format="%(message)s")
+
+
+def status(process, field):
+    return next(line.split()[1] for line in (process / "status").read_text().splitlines() if line.startswith(field))
+
+
+def kill_the_compiler():
+    # Kill the process that runs ptxas and, unless it is this process, the parent of that process: a pool of workers.
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            if status(process, "Name:") == "ptxas" and os.getsid(int(process.name)) == os.getsid(0):
+                parent = int(status(process, "PPid:"))
+                pool = int(status(Path("/proc", str(parent)), "PPid:"))
+                for pid in {pool, parent} - {os.getpid()}:
+                    os.kill(pid, signal.SIGKILL)
+                return True
+        except OSError:  # the process has ended
+            pass
+    return False
+
+
+encoder = make_encoder("encoder=transformer").cuda().train()
+compiled = CompiledBlocks(encoder, Inductor())
+compiled.on_train_start(SimpleNamespace(world_size=1), None)
+killed, end = False, time.monotonic() + 60
+while not compiled.settled:
+    assert time.monotonic() < end, "the compilation has not ended"
+    compiled.on_train_batch_start(SimpleNamespace(global_step=0), None, None, 0)
+    encoder(torch.randn(3, 160, 20, device="cuda"), torch.full((3,), 160, device="cuda")).out.sum().backward()
+    if not killed and kill_the_compiler():
+        killed, end = True, time.monotonic() + 60
+    time.sleep(0.01)
+encoder(torch.randn(3, 160, 20, device="cuda"), torch.full((3,), 160, device="cuda")).out.sum().backward()
+print("killed" if killed else "not killed")
+"""
+
 
 @pytest.fixture(scope="module")
 def null_gpu(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
@@ -91,3 +138,17 @@ def test_compiled_blocks_are_one_program_with_fused_attention(
     assert done.returncode == 0, done.stderr
     [operations] = json.loads(done.stdout)
     assert any("efficient_attention" in name for name in operations), operations
+
+
+def test_training_continues_uncompiled_when_the_process_that_compiles_is_killed(
+    null_gpu: dict[str, str], tmp_path: Path
+) -> None:
+    (tmp_path / "program.py").write_text(KILLED)
+    environment = null_gpu | {"TORCHINDUCTOR_CACHE_DIR": str(tmp_path), "TRITON_LIBCUDA_PATH": null_gpu["NULL_GPU"]}
+    command = [sys.executable, str(tmp_path / "program.py")]
+    done = subprocess.run(
+        command, env=environment, capture_output=True, text=True, timeout=2 * PATIENCE, start_new_session=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "killed\n"
+    assert "not compiled" in done.stderr

@@ -20,7 +20,14 @@ from asr.system.processes import die_with_parent
 
 
 def compiled(block: nn.Module) -> Callable[..., Any]:
-    """Return the forward pass of a block's class, compiled at the first call; it takes a block and its inputs."""
+    """Return the forward pass of a block's class, compiled at the first call; it takes a block and its inputs.
+
+    Inductor compiles in this process only, because it waits forever for a worker process that is killed, as `timeout`
+    kills all processes of a command.
+    """
+    from torch._inductor import config as inductor  # imports the compiler
+
+    inductor.compile_threads = 1
     return torch.compile(type(block).forward, dynamic=True)
 
 
