@@ -76,7 +76,7 @@ def plan(settings: "RunSettings") -> None:
     fetch([training_set.utterances[item.row] for item in first.items(0, 0)])
     timed.note("first batch")
     reading = epoch_reading(first, training_set.utterances)
-    load = load_of(reading, training_set, first, processes, settings.data.num_workers)
+    load = load_of(reading, training_set, first, processes, settings.num_workers)
     print(f"{printable(settings.corpus.name)}: {_selection(training_set)}")
     print(f"{processes} {'process' if processes == 1 else 'processes'}: {why}")
     print()

@@ -20,7 +20,7 @@ def train(settings: "RunSettings") -> float | None:
     from asr.training.run import run_training
 
     def make_data(settings: "RunSettings", source: Any, position: Any) -> SpeechData:
-        loading = settings.data.num_workers, settings.data.features_on
+        loading = settings.num_workers, settings.data.features_on
         return SpeechData(source.train, source.corpus.valid, source.augmentation, position, *loading)
 
     outcome = run_training(settings, make_data, speech_callbacks)

@@ -1,6 +1,7 @@
 """Worker processes are forked, whatever Python's default is: Python 3.14 has another default than 3.13."""
 
 import multiprocessing
+import os
 from functools import partial
 from pathlib import Path
 
@@ -28,6 +29,32 @@ def test_a_training_with_workers_ends(method: str, tones: Path, tmp_path: Path) 
     settings = resolved(*TINY, *tone_corpus(tones), *short, "data.num_workers=1")
     before = partial(multiprocessing.set_start_method, method, force=True)
     assert finish(start(settings, tmp_path / "log", before=before)) == 0, (tmp_path / "log").read_text()
+    assert "data.num_workers=1" in (tmp_path / "run" / "train.log").read_text()
+
+
+@pytest.mark.parametrize(
+    ("cores", "overrides", "num_workers"),
+    [
+        (1, [], 0),
+        (4, [], 3),
+        (64, [], 8),
+        (16, ["trainer.devices=4"], 3),
+        (16, ["trainer.devices=4", "trainer.num_nodes=2"], 3),  # a machine has four of the eight processes
+        (4, ["trainer.devices=8"], 0),
+        (4, ["data.num_workers=0"], 0),
+    ],
+)
+def test_without_a_number_the_cores_of_a_machine_are_divided_among_its_training_processes(
+    cores: int, overrides: list[str], num_workers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(cores)))
+    settings = settings_with("data.num_workers=null", "trainer.accelerator=cpu", *overrides)
+    assert settings.num_workers == num_workers
+
+
+def test_on_macos_the_training_process_reads_audio_if_no_number_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.platform", "darwin")
+    assert settings_with("data.num_workers=null").num_workers == 0
 
 
 @pytest.mark.parametrize("method", slow_but_for("forkserver"))

@@ -120,7 +120,8 @@ class DataSettings:
             model's device, one batch at a time.
         index_dir: folder of indexes of manifests and of token counts, shared by all processes and runs; None: asr/index
             in the user's cache, $XDG_CACHE_HOME or ~/.cache.
-        num_workers: number of worker processes that read audio; 0: the training process reads it.
+        num_workers: number of worker processes that read audio for each training process; 0: the training process reads
+            it; None: as many as the cores allow (`asr.system.processes.workers_beside`).
         storage: timeouts and cache of object stores.
         max_dropped_fraction: maximum fraction of training utterances dropped because their tokens do not fit the
             encoder's frames.
@@ -130,7 +131,7 @@ class DataSettings:
     plan: Annotated[PlanSettings, INLINE]
     features_on: Annotated[str, one_of("cpu", "device")]
     index_dir: Annotated[str | None, or_null(FOLDER)]
-    num_workers: Annotated[int, WORKERS]
+    num_workers: Annotated[int | None, or_null(WORKERS)]
     storage: Annotated[StorageSettings, INLINE]
     max_dropped_fraction: Annotated[float, FRACTION]
     max_bad_fraction: Annotated[float, FRACTION]

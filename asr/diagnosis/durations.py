@@ -44,7 +44,7 @@ def durations(
     optimizer = build.build_optimizer(settings.components, model.named_parameters(), model.depths)
     trial = Trial(model, optimizer, planned.training_set, device, settings.trainer.precision)
     steps = trial.steps(planned.first, planned.augmentation)
-    epoch = epoch_seconds(steps, planned.first, settings.data.num_workers)
+    epoch = epoch_seconds(steps, planned.first, settings.num_workers)
     return Durations(epoch / planned.per_epoch, _recognition(recognizer, utterances))
 
 

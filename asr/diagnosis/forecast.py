@@ -116,7 +116,7 @@ def forecast(settings: RunSettings, utterances: Sequence[Utterance], model: Mode
         yield Forecast(findings=[memory_finding(error)])
         return
     yield Forecast(
-        time_facts(steps, plan, settings.data.num_workers, total * settings.trainer.accumulate_grad_batches),
+        time_facts(steps, plan, settings.num_workers, total * settings.trainer.accumulate_grad_batches),
         memory_findings(steps),
     )
 

@@ -32,6 +32,7 @@ from asr.settings.rule import (
     or_null,
     whole,
 )
+from asr.system.processes import workers_beside
 
 # Sections of a config that only asr.build reads: those that every objective needs, and those that it may have.
 OF_EVERY_OBJECTIVE = ("objective", "optimizer", "schedule")
@@ -265,6 +266,13 @@ class RunSettings(TrainingSettings):
     compile_blocks: Annotated[bool, SWITCH]
     debug: DebugSettings
     doctor: DoctorSettings
+
+    @property
+    def num_workers(self) -> int:
+        """Number of worker processes of each training process: `data.num_workers`, or what suits this machine."""
+        if self.data.num_workers is not None:
+            return self.data.num_workers
+        return workers_beside(self.trainer.num_processes()[0] // self.trainer.num_nodes)
 
     def with_batch_seconds(self, batch_seconds: float) -> "RunSettings":
         """Return the settings with another `data.batch_seconds`."""

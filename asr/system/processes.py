@@ -12,6 +12,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 INTERRUPTED = 130  # exit status after Ctrl-C: 128 + SIGINT, as in shells
+MAX_WORKERS = 8  # more processes that read audio for one training process use memory and seldom save time
 SPINS = 1000  # number of spins before a thread sleeps; they take a few microseconds
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # malloc.h
@@ -25,6 +26,20 @@ def start_method(num_workers: int) -> str | None:
     with it (`die_with_parent`), which requires that they are its children.
     """
     return "fork" if num_workers else None
+
+
+def workers_beside(processes: int) -> int:
+    """Return the number of workers that suits each of several training processes of this machine.
+
+    The cores that this process may use are divided among the processes. Each keeps one of its cores for itself, and has
+    at most MAX_WORKERS workers. On macOS there are none, because its libraries fail in forked processes.
+
+    Args:
+        processes: number of training processes on this machine.
+    """
+    if sys.platform == "darwin":
+        return 0
+    return max(0, min(MAX_WORKERS, len(os.sched_getaffinity(0)) // processes - 1))
 
 
 def die_with_parent(parent_id: int) -> None:

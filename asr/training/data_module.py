@@ -204,6 +204,8 @@ class SpeechData(TrainingData):
             logger.info("features of training batches are computed on the model's device: data.features_on=device")
         if (per_doubling := lengths.lengths_per_doubling) is not None:
             logger.info("training batches are padded to fixed lengths: data.lengths_per_doubling=%d", per_doubling)
+        if num_workers:
+            logger.info("each training process reads audio with data.num_workers=%d processes", num_workers)
         self._epoch_hours = training_set.epoch_hours
         self._of_manifests = ManifestSums(list(self._epoch_hours))  # sums since the last log line
         super().__init__(
