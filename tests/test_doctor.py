@@ -7,6 +7,7 @@ from contextlib import redirect_stdout
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -21,11 +22,11 @@ from asr.data.manifest import Utterance, read_manifest, write_manifest
 from asr.diagnosis.alignment import alignment_findings
 from asr.diagnosis.examination import Bounds, examine, sampled, splits_of
 from asr.diagnosis.finding import Severity
-from asr.diagnosis.forecast import disk, fresh_model, memory_finding
+from asr.diagnosis.forecast import card_findings, disk, fresh_model, memory_finding
 from asr.diagnosis.learning_rates import HIGHEST, LOWEST, NUM_STEPS, RangeTest, range_test
 from asr.diagnosis.sound import MAX_SWAPPED, Sound, measure, speed_findings
 from asr.diagnosis.texts import character_findings
-from asr.diagnosis.training_memory import PeakMemory, batch_bytes
+from asr.diagnosis.training_memory import FULL, LORA, PeakMemory, batch_bytes
 from asr.diagnosis.trial import Steps
 from asr.doctor import doctor
 from asr.errors import InputError, StoreError
@@ -515,6 +516,16 @@ def test_a_gpu_with_too_little_memory_is_an_error(
     assert len(sizes) == 3
     assert sizes[0] > max(sizes[1:])
     assert "of tensors; the card has 0.0001 GB" in output
+
+
+def test_an_adapter_that_does_not_fit_is_advised_to_recompute_activations_which_it_does_not_save() -> None:
+    run: Any = SimpleNamespace(components={"adapter": {"name": "lora"}}, doctor=SimpleNamespace(card_gigabytes=24))
+    [finding] = card_findings({FULL: 29e9, LORA: 27e9}, run)
+    assert "few activations" in finding.message
+    assert "gradient_checkpointing=true" in finding.advice
+    run.components = {}
+    [finding] = card_findings({FULL: 29e9, LORA: 27e9}, run)
+    assert "adapter" not in finding.message
 
 
 @pytest.mark.parametrize("problem", ["card", "memory"])

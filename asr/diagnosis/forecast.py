@@ -239,6 +239,8 @@ def card_findings(needed: Mapping[str, float], settings: RunSettings) -> list[Fi
         return []
     message = f"the largest batch has {needed[chosen] / GIGABYTE:.1f} GB of tensors; the card has {card:g} GB."
     fits = [way for way, size in needed.items() if size <= NEARLY_FULL * card * GIGABYTE]
+    if chosen == LORA:
+        message += " adapter=lora saves gradients and moments, but few activations."
     advice = f"{LESS_MEMORY}" + (f", or train with {' or '.join(fits)}" if fits else "") + "."
     return [Finding("card", Severity.ERROR, message, advice)]
 
