@@ -99,7 +99,7 @@ def test_the_list_of_an_utterance_adds_to_the_list_of_the_settings(tmp_path: Pat
 
 @pytest.fixture(scope="module", params=["ctc", "tdt"])
 def recognizer(request: pytest.FixtureRequest) -> Recognizer:
-    """A streaming recogniser whose random weights emit many tokens: a beam search of CTC, a transducer's greedy search."""
+    """A streaming recogniser whose random weights emit many tokens: CTC with a beam search, a greedy transducer."""
     if request.param == "ctc":
         return streaming_recognizer(search_config("beam", beam_size=4), torch.float32)
     recognizer = transducer("tdt alone")
