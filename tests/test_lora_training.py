@@ -413,12 +413,3 @@ def test_an_adapter_trains_in_bfloat16(fluent: Path, tones: Path, tmp_path: Path
     assert {weight.dtype for weight in weights.values()} == {torch.float32}
     assert all(weight.isfinite().all() for weight in weights.values())
     assert json.loads((run_dir / "results.json").read_text())["test"]["wer"] < 0.5
-
-
-def test_a_moving_average_of_frozen_weights_is_bit_identical_to_them() -> None:
-    from asr.training.lightning_internals import moving_average
-
-    average = moving_average(0.9)._kwargs["avg_fn"]  # type: ignore[attr-defined]
-    still, weight = torch.randn(1000), torch.randn(1000)
-    assert torch.equal(average(still, still, 0), still)
-    torch.testing.assert_close(average(still, weight, 0), 0.9 * still + 0.1 * weight)

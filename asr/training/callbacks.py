@@ -63,7 +63,9 @@ class ShardedAverage(EMAWeightAveraging):
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
         """Copy the task, then shard the copy; Lightning would shard first, but a sharded task cannot be copied."""
         self._average_model = AveragedModel(pl_module, use_buffers=self._use_buffers, **self._kwargs)
-        cast(pl.LightningModule, self._average_model.module).configure_model()
+        average = cast(pl.LightningModule, self._average_model.module)
+        average.configure_model()
+        average.to(pl_module.device)  # the scalars, which are not sharded
 
     def on_validation_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Exchange the trained weights and the average, then gather the average."""

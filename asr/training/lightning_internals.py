@@ -4,15 +4,18 @@ The functions suit Lightning 2.6, the only version that pyproject.toml allows. t
 if another version has a different private interface.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from itertools import chain
 from subprocess import Popen
 from typing import Any
 
 import lightning.pytorch as pl
+import torch
 from lightning.pytorch.callbacks import EMAWeightAveraging
 from lightning.pytorch.strategies import ModelParallelStrategy
-from torch import Tensor
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 
 from asr.data.position import Position
 
@@ -136,16 +139,46 @@ def replace_process_watch(watch: Callable[[], None]) -> None:
 def moving_average(decay: float, make: Callable[..., EMAWeightAveraging] = EMAWeightAveraging) -> pl.Callback:
     """Make the callback for an exponential moving average of the weights; frozen weights stay bit-identical.
 
-    The formula of Lightning 2.6, decay * average + (1 - decay) * weight, would round weights that do not change.
+    An update of Lightning 2.6 launches several operations for each weight, and reads from the device how often it has
+    averaged. Its formula, decay * average + (1 - decay) * weight, would also round weights that do not change.
 
     Args:
         decay: weight of the previous average in each optimizer step.
         make: class of the callback.
     """
     callback = make(decay=decay)
-    callback._kwargs["avg_fn"] = partial(_towards, 1 - decay)
+    callback.on_train_batch_end = partial(_update_average, callback, 1 - decay)  # type: ignore[method-assign]
     return callback
 
 
-def _towards(share: float, average: Tensor, weight: Tensor, _: Any) -> Tensor:
-    return average + share * (weight - average)
+@torch.no_grad()
+def _update_average(
+    callback: EMAWeightAveraging, share: float, trainer: pl.Trainer, task: pl.LightningModule, *_: Any
+) -> None:
+    """Move the average towards the weights by `share` of the difference; the first update copies the weights.
+
+    Buffers that are not floating-point numbers are copied in each update.
+    """
+    if trainer.global_step <= callback._latest_update_step:
+        return  # this batch is accumulated
+    average = callback._average_model
+    assert average is not None
+    # Only an update before which this callback has made none waits for the device, to read the counter.
+    is_first = callback._latest_update_step == 0 and not average.n_averaged
+    averages, weights = [], []
+    for moved, weight in zip(_own_tensors(average.module), _own_tensors(task), strict=True):
+        if is_first or not moved.is_floating_point():
+            moved.copy_(weight)
+        else:
+            averages.append(moved)
+            weights.append(weight)
+    if averages:
+        torch._foreach_lerp_(averages, weights, share)
+    average.n_averaged += 1
+    callback._latest_update_step = trainer.global_step
+
+
+def _own_tensors(module: nn.Module) -> Iterator[Tensor]:
+    """Yield weights and buffers; of a sharded one, the part of this process."""
+    for tensor in chain(module.parameters(), module.buffers()):
+        yield tensor.to_local() if isinstance(tensor, DTensor) else tensor
