@@ -151,6 +151,17 @@ def test_the_frequency_of_a_sine_is_multiplied_by_the_speed_factor(factor: float
     assert abs(float(inner.abs().max()) - 1.0) < 1e-2  # the loudness does not change
 
 
+@pytest.mark.parametrize("sample_rate", [8_000, 16_000, 44_100])
+@pytest.mark.parametrize("factor", [0.1, 0.9, 0.95, 1.1, 1.37, 10.0])
+def test_speeds_equal_torchaudios_bit_for_bit(factor: float, sample_rate: int) -> None:
+    perturb, expected = SpeedPerturb(sample_rate, factors=[factor]), transforms.Speed(sample_rate, factor)
+    for num_samples in (1, 7, 1601, 20_000):
+        waveform = torch.randn(num_samples)
+        perturbed = perturb(waveform, factor)
+        assert torch.equal(perturbed, expected(waveform)[0])
+        assert len(perturbed) == perturb.num_samples(num_samples, factor)
+
+
 def test_speed_1_changes_nothing() -> None:
     waveform = torch.randn(1000)
     assert SPEEDS(waveform, 1.0) is waveform

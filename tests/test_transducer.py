@@ -23,6 +23,7 @@ from tests.fusion import Pieces, search_settings
 from tests.identity import decoded
 from tests.refusals import refused
 from tests.targets import targets_of
+from tests.torchaudio_absent import forbid_torchaudio
 from tests.transducers import (
     DIM,
     FUSED,
@@ -97,10 +98,14 @@ def test_torchaudios_transducer_loss_equals_the_plain_implementation() -> None:
     torch.testing.assert_close(gradient.double(), double, rtol=0, atol=1e-5)
 
 
-def test_the_plain_loss_is_used_if_torchaudio_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("has", ["no loss", "no torchaudio"])
+def test_the_plain_loss_is_used_if_torchaudio_has_none(has: str, monkeypatch: pytest.MonkeyPatch) -> None:
     logits, tokens, lengths, token_lengths = (x.detach() for x in batch_of(CASES, VOCAB_SIZE))
     expected = transducer_loss(logits.float(), tokens, lengths, token_lengths)
-    monkeypatch.delattr("torchaudio.functional.rnnt_loss")
+    if has == "no loss":
+        monkeypatch.delattr("torchaudio.functional.rnnt_loss")
+    else:
+        forbid_torchaudio(monkeypatch)
     loss = transducer_loss(logits.float(), tokens, lengths, token_lengths)
     torch.testing.assert_close(loss, expected, rtol=1e-5, atol=1e-5)
     assert loss.dtype == transducer_loss(logits.bfloat16(), tokens, lengths, token_lengths).dtype == torch.float32

@@ -32,9 +32,11 @@ from recipes.librispeech.prepare import main as prepare
 from tests.conftest import SHARED, TINY, needs_shared, resolved
 from tests.listener import listener
 from tests.nemo import MODEL, needs_model
+from tests.refusals import mentions
 from tests.test_tokenizer import FITTED
 from tests.test_train import trained  # noqa: F401
 from tests.tones import GAP_SECONDS, LETTER_SECONDS, SAMPLE_RATE, sentences, speak
+from tests.torchaudio_absent import forbid_torchaudio
 
 SHORT = sentences(20, seed=12, words=(1, 2))  # at most 1.6 s, so that every search interval contains a pause
 TOLERANCE = 0.08  # seconds by which the start of a word may deviate
@@ -106,6 +108,18 @@ def test_spans_equal_the_best_path_that_spells_the_tokens(max_cells: int, drawn:
         assert (deficits <= 0).all()
         loss = best - float(log_probs.max(dim=-1).values.sum())
         assert float(deficits.sum()) == pytest.approx(loss, abs=1e-4)
+
+
+def test_spans_without_torchaudio_equal_those_with_it(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    log_probs = torch.randn(60, 5).log_softmax(dim=-1)
+    expected = token_spans(log_probs, [1, 2, 2, 3, 4])
+    assert not caplog.records
+    forbid_torchaudio(monkeypatch)
+    assert token_spans(log_probs, [1, 2, 2, 3, 4]) == expected
+    [record] = caplog.records
+    assert mentions(record.getMessage(), "torchaudio ... alignments")
 
 
 def test_the_most_likely_tokens_have_a_deficit_of_0_in_every_frame() -> None:

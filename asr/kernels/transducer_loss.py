@@ -4,11 +4,11 @@ import math
 
 import torch
 import torch.nn.functional as F
-import torchaudio.functional
 from torch import Tensor
 
 from asr.interfaces import BLANK_ID
 from asr.kernels.choice import wants_plain
+from asr.kernels.native import torchaudio_functions
 from asr.lengths import padding_mask
 
 MAX_NUMBERS = 2**31 - 1  # maximum number of logits, because torchaudio's index has 32 bits
@@ -66,7 +66,9 @@ def transducer_loss_plainly(logits: Tensor, tokens: Tensor, lengths: Tensor, tok
 def transducer_loss_by_torchaudio(logits: Tensor, tokens: Tensor, lengths: Tensor, token_lengths: Tensor) -> Tensor:
     """Use torchaudio's loss, which requires int32 and tensors cut to the longest utterance."""
     num_frames, num_tokens = int(lengths.max()), int(token_lengths.max())
-    loss: Tensor = torchaudio.functional.rnnt_loss(
+    functions = torchaudio_functions()
+    assert functions is not None
+    loss: Tensor = functions.rnnt_loss(
         logits[:, :num_frames, : num_tokens + 1].contiguous(),
         tokens[:, :num_tokens].int().contiguous(),
         lengths.int(),
@@ -79,5 +81,5 @@ def transducer_loss_by_torchaudio(logits: Tensor, tokens: Tensor, lengths: Tenso
 
 def _torchaudio_can(logits: Tensor) -> bool:
     """Whether torchaudio has this loss, and accepts these logits."""
-    has_loss = hasattr(torchaudio.functional, "rnnt_loss")
+    has_loss = hasattr(torchaudio_functions(), "rnnt_loss")
     return has_loss and logits.dtype == torch.float32 and logits.numel() <= MAX_NUMBERS

@@ -1,10 +1,10 @@
 """Forced alignment: the encoder frames of each token, and the log-probability of a text relative to the best path."""
 
 import torch
-import torchaudio.functional
 from torch import Tensor
 
 from asr.interfaces import BLANK_ID, Span
+from asr.kernels.native import torchaudio_functions
 
 FLOOR = -1e4  # minimum log-probability; without it, torchaudio returns a wrong text if all paths are impossible
 MAX_CELLS = 1 << 27  # maximum number of cells of torchaudio's table of frames x states, one byte per cell
@@ -15,7 +15,7 @@ def token_spans(log_probs: Tensor, tokens: list[int]) -> list[Span]:
     """Find the most likely path that spells `tokens`, and return the frames of each token.
 
     *Source*: Kürzinger et al. 2020, arXiv:2007.09127, section 2. torchaudio searches for the path; if its table
-    would have more than `MAX_CELLS` cells, `_best_states` searches instead.
+    would have more than `MAX_CELLS` cells, or it cannot be imported, `_best_states` searches instead.
 
     Args:
         log_probs: log_probs of one utterance, (T', V); T' must be at least `head.min_frames(tokens)`. Only the columns
@@ -27,9 +27,10 @@ def token_spans(log_probs: Tensor, tokens: list[int]) -> list[Span]:
     # The blank has the smallest id, so that it is the first column.
     used, columns = torch.tensor([BLANK_ID, *tokens]).unique(return_inverse=True)
     kept = log_probs[:, used.to(log_probs.device)].float().cpu()
-    if len(log_probs) * (2 * len(tokens) + 1) <= MAX_CELLS:
+    functions = torchaudio_functions()
+    if functions is not None and len(log_probs) * (2 * len(tokens) + 1) <= MAX_CELLS:
         targets = columns[None, 1:].int()
-        [path], _ = torchaudio.functional.forced_align(kept.clamp(min=FLOOR)[None], targets, blank=BLANK_ID)
+        [path], _ = functions.forced_align(kept.clamp(min=FLOOR)[None], targets, blank=BLANK_ID)
     else:
         labels = torch.full((2 * len(tokens) + 1,), BLANK_ID)
         labels[1::2] = columns[1:]
