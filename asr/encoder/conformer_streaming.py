@@ -206,7 +206,8 @@ class ConformerStreaming(nn.Module):
         chunk, left, right = self._drawn() if self.training else self._set()
         if chunk is None:
             chunk, left, right = frames, 0, 0
-        chunk, left, right = (torch.sym_min(size, frames) for size in (chunk, left, right))  # more would be padding
+        sizes = (torch.sym_min(size, frames) for size in (chunk, left, right))  # more would be padding
+        chunk, left, right = cast(tuple[int, int, int], tuple(sizes))
         chunks = Chunks(batch, chunk, left, self._num_kept)
         valid = ~padding_mask(lengths, frames)[:, :, None]  # (B, T', 1)
         hidden = ~chunks.cut(valid, left, chunk + right)[:, None, :, 0]  # (B n, 1, left + chunk + right)
