@@ -32,7 +32,7 @@ def test_the_log_has_the_command_the_code_the_machine_and_the_test_wer(run_dir: 
     log = (run_dir / "train.log").read_text()
     assert len(re.findall(r"INFO command: .*-m asr\.train .*trainer\.max_steps=[23]", log)) == 2
     assert re.search(r"INFO code: asr \d+\.\d+\.\d+", log)
-    assert re.search(r"INFO libraries: Python 3\.\d+\.\d+, torch 2\.11\.0", log)
+    assert re.search(r"INFO libraries: Python 3\.\d+\.\d+, torch 2\.\d+\.\d+", log)
     assert re.search(r"INFO machine: .* \d+ cores", log)
     assert re.search(r"INFO test: WER [\d.]+ % of \d+ words", log)
     assert "INFO 3 steps: trainer.max_epochs=" in log

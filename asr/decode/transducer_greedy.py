@@ -1,7 +1,7 @@
 """Greedy decoding of a transducer in batches."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
+from functools import cached_property, partial
 from types import MappingProxyType
 from typing import Annotated, Self, cast
 
@@ -10,7 +10,7 @@ from torch import Tensor
 
 from asr.decode import greedy_paths
 from asr.decode.fusion.hotwords import replaced
-from asr.decode.fusion.shallow_fusion import Context, only_hotwords
+from asr.decode.fusion.shallow_fusion import Context, ShallowFusion, only_hotwords
 from asr.decode.greedy_guides import Guide, HotwordGuide, MostLikely
 from asr.decode.greedy_paths import Cursor, GreedyPath, TokenSteps, WrittenTokens
 from asr.decode.greedy_steps import Place, by_durations, by_frames
@@ -66,8 +66,15 @@ class TransducerGreedy:
     ) -> None:
         self.head = cast(TransducerHead, head)
         self.max_symbols = max_symbols
-        self._fusion = only_hotwords(tokenizer, normalize)
-        self.compile_hotwords = self._fusion.compile_hotwords
+        self._spelling = tokenizer, normalize
+
+    @cached_property
+    def _fusion(self) -> ShallowFusion:
+        return only_hotwords(*self._spelling)
+
+    def compile_hotwords(self, phrases: Iterable[str], score: float | None = None) -> Biasing:
+        """Compile phrases; None: the bonus for each word is that of conf/decode/fusion."""
+        return self._fusion.compile_hotwords(phrases, score)
 
     def evidence(self, encoded: Encoded) -> tuple[Tensor, Tensor]:
         """Return the joiner's input from the frames, (B, T', J), and the lengths."""
@@ -78,7 +85,7 @@ class TransducerGreedy:
         """Return one hypothesis per utterance, scored by its path and its hotwords."""
         frames, lengths = evidence
         biasings = biasings or [NO_BIASING] * len(lengths)
-        guide = self._guide(biasings, [self._fusion.start()] * len(lengths))
+        guide = self._guide(biasings, (self._fusion.start() for _ in biasings))
         beginning = greedy_paths.begin(self.head, len(lengths))
         written, cursor = self._walk(guide, frames, lengths, beginning)
         scores = [score + gain for score, gain in zip(cursor.scores.tolist(), guide.endings(), strict=True)]
