@@ -72,9 +72,8 @@ class HotwordGuide:
         ]
         blanks = log_probs[..., BLANK_ID] - log_probs.new_tensor(provisional)[:, None]
         most = log_probs.new_tensor(self._most)[:, None]
-        competes = (
-            log_probs[..., BLANK_ID + 1 :].amax(dim=-1) + most > blanks
-        )  # few frames, unless the network is unsure
+        # Few frames, unless the network is unsure.
+        competes = log_probs[..., BLANK_ID + 1 :].amax(dim=-1) + most > blanks
         top = log_probs[competes].topk(min(NUM_TOKENS, log_probs.shape[-1]), dim=-1)
         chosen = torch.full_like(blanks, BLANK_ID, dtype=torch.int64)
         paths = competes.nonzero()[:, 0].tolist()

@@ -1,6 +1,7 @@
 """Whether training steps fit into the memory: forecast and tried. On a CPU this happens in child processes."""
 
 import gc
+import importlib
 import multiprocessing
 import os
 import pickle
@@ -147,6 +148,7 @@ def _child(
     keep_memory()
     torch.set_num_threads(num_threads)
     torch.ones(2**20).sum()  # starts the threads; without memory for a thread, OpenMP ends the process
+    importlib.import_module("torch._dynamo")  # else the first optimizer imports it; without memory, with any error
     limit_memory(free)
     sender.send(unless_out_of_memory(lambda: pickle.loads(run)()))
 
