@@ -247,6 +247,8 @@ const Player = (() => {
         audio.pause();
         watcher.disconnect();
         scheme.removeEventListener("change", redraw);
+        audio.removeAttribute("src");
+        audio.load(); // ends the loading, which would not find the address any more
         if (address) URL.revokeObjectURL(address);
         root.replaceChildren();
       },
