@@ -19,7 +19,6 @@ from asr.cli.command import run_command
 from asr.head.predictor.lstm import LSTMPredictor
 from asr.head.transducer import Transducer
 from asr.interfaces import Encoded
-from asr.kernels.tdt_loss import tdt_loss
 from asr.kernels.transducer_loss import transducer_loss
 from asr.settings.conf import default_settings
 from asr.system.processes import return_memory
@@ -28,7 +27,8 @@ from benchmarks.machine import about, in_fresh_process, peak_memory, peak_memory
 from benchmarks.race import enter, race
 from benchmarks.results import Results, fixed
 
-OURS, RNNT, TRANSFORMERS, NEMO = "asr", "asr, transducer without durations", "transformers", "NeMo"
+OURS, TRANSFORMERS, NEMO = "asr", "transformers", "NeMo"
+RNNT, TORCHAUDIO = "asr, without durations", "torchaudio, without durations"
 VOCAB_SIZE = 1025  # including the blank
 OUTPUT_DIM = 512
 SHAPE = {"joint_dim": 640, "joint_activation": "relu", "ctc_weight": 0.0}
@@ -90,7 +90,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def compare_losses(lengths: Tensor, num_tokens: int, turns: int) -> Results:
     """Time the losses in turns; measure the memory of each in a process of its own."""
     table = Results("tdt_loss", LOSS_COLUMNS, bars="CPU ms")
-    tasks = enter({name: partial(make_loss, name, lengths, num_tokens) for name in (OURS, RNNT, TRANSFORMERS)})
+    tasks = enter(
+        {name: partial(make_loss, name, lengths, num_tokens) for name in (OURS, TRANSFORMERS, RNNT, TORCHAUDIO)}
+    )
     times = race(tasks, turns=turns)
     for name, task in tasks.items():
         memory = in_fresh_process(loss_memory, name, lengths, num_tokens)
@@ -108,10 +110,15 @@ def make_loss(name: str, lengths: Tensor, num_tokens: int) -> Callable[[], float
     token_lengths = torch.full((len(lengths),), num_tokens)
 
     def ours() -> Tensor:
-        return tdt_loss(logits, tokens, lengths, token_lengths, DURATIONS).mean()
+        return transducer_loss(logits, tokens, lengths, token_lengths, DURATIONS).mean()
 
     def without_durations() -> Tensor:
         return transducer_loss(logits[..., :VOCAB_SIZE], tokens, lengths, token_lengths).mean()
+
+    def torchaudio() -> Tensor:
+        arguments = logits[..., :VOCAB_SIZE].contiguous(), tokens.int(), lengths.int(), token_lengths.int()
+        loss: Tensor = theirs(*arguments, blank=0, reduction="mean")
+        return loss
 
     def transformers() -> Tensor:
         arguments = logits[..., :VOCAB_SIZE], logits[..., VOCAB_SIZE:], tokens, lengths, token_lengths
@@ -120,7 +127,9 @@ def make_loss(name: str, lengths: Tensor, num_tokens: int) -> Callable[[], float
 
     if name == TRANSFORMERS:
         theirs = importlib.import_module("transformers.loss.loss_tdt").tdt_loss
-    compute = {OURS: ours, RNNT: without_durations, TRANSFORMERS: transformers}[name]
+    if name == TORCHAUDIO:
+        theirs = importlib.import_module("torchaudio.functional").rnnt_loss
+    compute = {OURS: ours, RNNT: without_durations, TRANSFORMERS: transformers, TORCHAUDIO: torchaudio}[name]
 
     def run() -> float:
         logits.grad = None

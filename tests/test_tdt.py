@@ -15,7 +15,6 @@ from asr.decode.transducer_beam import TransducerBeam
 from asr.decode.transducer_greedy import TransducerGreedy
 from asr.errors import InputError
 from asr.interfaces import Encoded, Span
-from asr.kernels.tdt_loss import tdt_loss
 from asr.kernels.transducer_loss import transducer_loss
 from asr.text.normalize import as_written
 from tests.conftest import resolved
@@ -86,7 +85,7 @@ VOCAB_SIZE = 4
 def test_loss_and_gradient_equal_those_of_an_enumeration_of_all_paths(sigma: float) -> None:
     torch.manual_seed(1)
     assert_loss_and_gradient(
-        lambda *batch: tdt_loss(*batch, DURATIONS, sigma),
+        lambda *batch: transducer_loss(*batch, DURATIONS, sigma),
         lambda logits, tokens: enumerated(logits, tokens, sigma),
         CASES,
         VOCAB_SIZE + len(DURATIONS),
@@ -98,14 +97,16 @@ def test_the_loss_equals_the_enumeration_for_any_durations(durations: tuple[int,
     for num_frames, tokens in ((4, (1, 2)), (6, (2,)), (1, (1, 1))):
         logits = torch.randn(1, num_frames, len(tokens) + 1, 3 + len(durations), dtype=torch.float64)
         lengths = torch.tensor([num_frames]), torch.tensor([len(tokens)])
-        loss = tdt_loss(logits, torch.tensor([tokens]), *lengths, durations)
+        loss = transducer_loss(logits, torch.tensor([tokens]), *lengths, durations)
         torch.testing.assert_close(loss[0], enumerated(logits[0], tokens, durations=durations), rtol=0, atol=1e-12)
 
 
 def test_the_gradient_equals_finite_differences() -> None:
     tokens, lengths, token_lengths = torch.tensor([[1, 2], [3, 0]]), torch.tensor([4, 3]), torch.tensor([2, 1])
     logits = torch.randn(2, 4, 3, VOCAB_SIZE + len(DURATIONS), dtype=torch.float64, requires_grad=True)
-    assert torch.autograd.gradcheck(lambda x: tdt_loss(x, tokens, lengths, token_lengths, DURATIONS, 0.1), logits)
+    assert torch.autograd.gradcheck(
+        lambda x: transducer_loss(x, tokens, lengths, token_lengths, DURATIONS, 0.1), logits
+    )
 
 
 def test_the_loss_equals_that_of_the_transformers_package() -> None:
@@ -113,7 +114,7 @@ def test_the_loss_equals_that_of_the_transformers_package() -> None:
     logits = torch.randn(3, 40, 13, 9 + 5, requires_grad=True)
     tokens = torch.randint(1, 9, (3, 12))
     lengths, token_lengths, durations = torch.tensor([40, 23, 31]), torch.tensor([12, 0, 7]), [0, 1, 2, 3, 4]
-    ours = tdt_loss(logits, tokens, lengths, token_lengths, durations, 0.02)
+    ours = transducer_loss(logits, tokens, lengths, token_lengths, durations, 0.02)
     theirs = witness.tdt_loss(
         *(logits[..., :9], logits[..., 9:], tokens, lengths, token_lengths, 0, durations, 0.02), reduction="none"
     )
@@ -125,11 +126,11 @@ def test_the_loss_equals_that_of_the_transformers_package() -> None:
 def test_long_utterances_have_finite_losses_and_gradients_in_each_precision() -> None:
     logits = 5 * torch.randn(1, 300, 61, 5 + 5)
     tokens, lengths = torch.randint(1, 5, (1, 60)), (torch.tensor([300]), torch.tensor([60]))
-    exact = tdt_loss(logits.double(), tokens, *lengths, range(5))
+    exact = transducer_loss(logits.double(), tokens, *lengths, range(5))
     for dtype, rtol in ((torch.float32, 1e-6), (torch.bfloat16, 1e-2)):
         own = logits.to(dtype).requires_grad_()
         with torch.autocast("cpu", torch.bfloat16, enabled=dtype == torch.bfloat16):
-            loss = tdt_loss(own, tokens, *lengths, range(5))
+            loss = transducer_loss(own, tokens, *lengths, range(5))
         assert loss.dtype == torch.float32
         torch.testing.assert_close(loss.double(), exact, rtol=rtol, atol=0)
         [gradient] = torch.autograd.grad(loss, own)
@@ -141,11 +142,11 @@ def test_long_utterances_have_finite_losses_and_gradients_in_each_precision() ->
 def test_an_utterance_without_frames_has_probability_0() -> None:
     tokens, lengths = torch.tensor([[1], [1], [0]]), torch.tensor([0, 2, 0])
     logits = torch.randn(3, 2, 2, 3 + 3, requires_grad=True)
-    loss = tdt_loss(logits, tokens, lengths, torch.tensor([1, 1, 0]), DURATIONS)
+    loss = transducer_loss(logits, tokens, lengths, torch.tensor([1, 1, 0]), DURATIONS)
     assert loss.isinf().tolist() == [True, False, True]
     [gradient] = torch.autograd.grad(loss[1], logits)
     assert gradient.isfinite().all()
-    assert tdt_loss(torch.zeros(3, 0, 2, 6), tokens, 0 * lengths, lengths, DURATIONS).tolist() == [math.inf] * 3
+    assert transducer_loss(torch.zeros(3, 0, 2, 6), tokens, 0 * lengths, lengths, DURATIONS).tolist() == [math.inf] * 3
 
 
 @lru_cache
@@ -188,7 +189,7 @@ def test_omega_is_the_probability_of_a_loss_without_durations_and_the_draw_depen
     logits = torch.stack(
         [head_logits(made, out, tuple(row)) for out, row in zip(encoded.out, tokens.tolist(), strict=True)]
     )
-    with_durations = tdt_loss(logits, tokens, encoded.lengths, lengths, DURATIONS, 0.05)
+    with_durations = transducer_loss(logits, tokens, encoded.lengths, lengths, DURATIONS, 0.05)
     without = transducer_loss(logits[..., : len(PIECES)], tokens, encoded.lengths, lengths)
 
     def drawn(seed: int) -> bool:

@@ -16,14 +16,13 @@ from asr.decode.transducer_beam import TransducerBeam
 from asr.decode.transducer_greedy import TransducerGreedy
 from asr.errors import InputError
 from asr.interfaces import Encoded
-from asr.kernels.transducer_loss import transducer_loss, transducer_loss_by_torchaudio, transducer_loss_plainly
+from asr.kernels.transducer_loss import transducer_loss
 from asr.text.normalize import as_written
 from tests.conftest import resolved
 from tests.fusion import Pieces, search_settings
 from tests.identity import decoded
 from tests.refusals import refused
 from tests.targets import targets_of
-from tests.torchaudio_absent import forbid_torchaudio
 from tests.transducers import (
     DIM,
     FUSED,
@@ -88,36 +87,25 @@ def test_loss_and_gradient_equal_those_of_an_enumeration_of_all_alignments() -> 
     )
 
 
-def test_torchaudios_transducer_loss_equals_the_plain_implementation() -> None:
+def test_the_loss_equals_that_of_torchaudio() -> None:
+    witness = pytest.importorskip("torchaudio.functional")
     logits, tokens, lengths, token_lengths = batch_of(CASES, VOCAB_SIZE)
     single = logits.detach().float().requires_grad_()
-    loss = transducer_loss(single, tokens, lengths, token_lengths)
-    expected = transducer_loss(logits, tokens, lengths, token_lengths)
-    torch.testing.assert_close(loss.double(), expected, rtol=1e-5, atol=1e-5)  # float32
-    [gradient], [double] = torch.autograd.grad(loss.sum(), single), torch.autograd.grad(expected.sum(), logits)
-    torch.testing.assert_close(gradient.double(), double, rtol=0, atol=1e-5)
+    num_frames, num_tokens = int(lengths.max()), int(token_lengths.max())
+    longest = single[:, :num_frames, : num_tokens + 1].contiguous(), tokens[:, :num_tokens].int().contiguous()
+    theirs = witness.rnnt_loss(*longest, lengths.int(), token_lengths.int(), blank=0, reduction="none")
+    ours = transducer_loss(logits, tokens, lengths, token_lengths)
+    torch.testing.assert_close(theirs.double(), ours, rtol=1e-5, atol=1e-5)  # torchaudio sums in float32
+    [gradient], [exact] = torch.autograd.grad(theirs.sum(), single), torch.autograd.grad(ours.sum(), logits)
+    torch.testing.assert_close(gradient.double(), exact, rtol=0, atol=1e-5)
 
 
-@pytest.mark.parametrize("has", ["no loss", "no torchaudio"])
-def test_the_plain_loss_is_used_if_torchaudio_has_none(has: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    logits, tokens, lengths, token_lengths = (x.detach() for x in batch_of(CASES, VOCAB_SIZE))
-    expected = transducer_loss(logits.float(), tokens, lengths, token_lengths)
-    if has == "no loss":
-        monkeypatch.delattr("torchaudio.functional.rnnt_loss")
-    else:
-        forbid_torchaudio(monkeypatch)
-    loss = transducer_loss(logits.float(), tokens, lengths, token_lengths)
-    torch.testing.assert_close(loss, expected, rtol=1e-5, atol=1e-5)
-    assert loss.dtype == transducer_loss(logits.bfloat16(), tokens, lengths, token_lengths).dtype == torch.float32
-
-
-@pytest.mark.parametrize("form", [transducer_loss_plainly, transducer_loss_by_torchaudio])
-def test_long_utterances_have_finite_losses_and_gradients_in_float32(form: Any) -> None:
+def test_long_utterances_have_finite_losses_and_gradients_in_float32() -> None:
     logits = (5 * torch.randn(1, 300, 61, 5)).requires_grad_()
     tokens, lengths = torch.randint(1, 5, (1, 60)), (torch.tensor([300]), torch.tensor([60]))
-    loss = form(logits, tokens, *lengths)
-    exact = transducer_loss_plainly(logits.double(), tokens, *lengths)
-    torch.testing.assert_close(loss.double(), exact, rtol=1e-4, atol=0)
+    loss = transducer_loss(logits, tokens, *lengths)
+    exact = transducer_loss(logits.double(), tokens, *lengths)
+    torch.testing.assert_close(loss.double(), exact, rtol=1e-6, atol=0)
     [gradient] = torch.autograd.grad(loss, logits)
     assert gradient.isfinite().all()
 

@@ -6,7 +6,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from asr.interfaces import BLANK_ID, NO_TAPS, BlockDims, Decoders, Encoded, Targets
+from asr.interfaces import NO_TAPS, BlockDims, Decoders, Encoded, Targets
+from asr.kernels.ctc_loss import ctc_loss
 from asr.lengths import Lengths
 
 
@@ -62,10 +63,3 @@ class CTC(nn.Module):
     def cells(self, frames: Lengths, tokens: Lengths) -> Lengths:
         """Number of elements of log_probs."""
         return frames * self.linear.out_features
-
-
-def ctc_loss(log_probs: Tensor, lengths: Tensor, targets: Targets) -> Tensor:
-    """Compute -log p(tokens) of each utterance, (B,), from log_probs (B, T', V) with lengths (B,)."""
-    by_frame = log_probs.transpose(0, 1)  # (T', B, V)
-    tokens, token_lengths = targets["tokens"], targets["token_lengths"]
-    return F.ctc_loss(by_frame, tokens, lengths, token_lengths, blank=BLANK_ID, reduction="none")

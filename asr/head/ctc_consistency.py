@@ -6,8 +6,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from asr.head.ctc import CTC, ctc_loss
+from asr.head.ctc import CTC
 from asr.interfaces import NO_TAPS, BlockDims, Encoded, Targets
+from asr.kernels.ctc_loss import ctc_loss
 from asr.lengths import padding_mask
 from asr.settings.rule import number
 

@@ -10,7 +10,6 @@ from asr.errors import InputError
 from asr.head.ctc import CTC
 from asr.head.joint_network import Joiner, JointActivation, joint_logits
 from asr.interfaces import NO_TAPS, BlockDims, Decoders, Encoded, Predictor, Targets
-from asr.kernels.tdt_loss import tdt_loss
 from asr.kernels.transducer_loss import transducer_loss
 from asr.lengths import Lengths
 from asr.settings.rule import FRACTION, PROBABILITY, Dim, Probability, Rule, is_whole, number
@@ -106,10 +105,11 @@ class Transducer(nn.Module):
         """
         logits, cut = joint_logits(self.joiner, self.predictor, encoded, targets)
         lengths = encoded.lengths, targets["token_lengths"]
-        if not self.durations or (self.training and self.omega > 0 and float(torch.rand(())) < self.omega):
-            transducer = transducer_loss(logits[..., : self.vocab_size], cut, *lengths)
-        else:
-            transducer = tdt_loss(logits, cut, *lengths, self.durations, self.sigma if self.training else 0.0)
+        without = self.training and self.omega > 0 and float(torch.rand(())) < self.omega
+        durations = () if without else self.durations
+        sigma = self.sigma if self.training and not without else 0.0
+        logits = logits[..., : self.vocab_size + len(durations)]
+        transducer = transducer_loss(logits, cut, *lengths, durations, sigma)
         if self.ctc is None:
             return {"loss": transducer}
         ctc = self.ctc.losses(encoded, targets)["loss"]

@@ -1,85 +1,106 @@
-"""The transducer's loss: the negative logarithm of the total probability of all alignments of tokens and frames."""
+"""The transducer's loss, with or without durations: -log of the probability of all alignments of tokens and frames."""
 
 import math
+from collections.abc import Sequence
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from asr.interfaces import BLANK_ID
-from asr.kernels.choice import wants_plain
-from asr.kernels.native import torchaudio_functions
+from asr.kernels.choice import exact
+from asr.kernels.lattice import NEVER, Arc, Lattice, paths
 from asr.lengths import padding_mask
 
-MAX_NUMBERS = 2**31 - 1  # maximum number of logits, because torchaudio's index has 32 bits
-NEVER = -1e30  # log-probability of an impossible path; finite, so that gradients are finite
 
+def transducer_loss(
+    logits: Tensor,
+    tokens: Tensor,
+    lengths: Tensor,
+    token_lengths: Tensor,
+    durations: Sequence[int] = (),
+    sigma: float = 0.0,
+) -> Tensor:
+    """Compute -log p(tokens) of each utterance; infinite if no path spells the tokens in the frames.
 
-def transducer_loss(logits: Tensor, tokens: Tensor, lengths: Tensor, token_lengths: Tensor) -> Tensor:
-    """Compute -log p(tokens) of each utterance; infinite for an utterance without frames.
+    A path starts at frame 0. Each arc emits a token or a blank and advances by a duration; a blank advances by at
+    least one frame. The last arc is a blank that ends exactly at frame T'; no token ends there.
 
-    *Source*: Graves 2012, arXiv:1211.3711, section 2.4: each frame emits any number of tokens, then a blank.
+    *Source*: Graves 2012, arXiv:1211.3711, section 2.4; with durations Xu et al. 2023, arXiv:2304.06795, sections 3.1
+    (the recursion) and 3.3 (sigma).
 
     Args:
-        logits: (B, T', U + 1, V); the logits at [b, t, u] belong to frame t after u tokens.
+        logits: (B, T', U + 1, V + D), V of tokens and D of durations, which are normalised separately. The logits at
+            [b, t, u] belong to frame t after u tokens.
         tokens: (B, U).
         lengths: number of frames of each utterance, (B,).
         token_lengths: (B,).
+        durations: possible durations in frames, in ascending order from 0, (D,). Empty: a blank lasts one frame, and a
+            token none.
+        sigma: subtracted from the log-probability of each token and blank, which favours paths of few, long arcs.
 
     Returns:
-        (B,), at least in float32. Padded frames and tokens have no effect, whatever they contain.
+        (B,), at least in float32. Padded frames and tokens have no effect, whatever they contain. The gradient is
+        exact, and needs one more tensor of the logits' size.
     """
-    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
     if logits.shape[1] == 0:
-        return logits.new_full((len(logits),), math.inf)
+        return logits.new_full((len(logits),), math.inf, dtype=torch.promote_types(logits.dtype, torch.float32))
     tokens = tokens.masked_fill(padding_mask(token_lengths, tokens.shape[1]), BLANK_ID)
-    form = transducer_loss_plainly if wants_plain() or not _torchaudio_can(logits) else transducer_loss_by_torchaudio
-    loss = form(logits, tokens, lengths.clamp(min=1), token_lengths)
-    return loss.masked_fill(lengths == 0, math.inf)
-
-
-def transducer_loss_plainly(logits: Tensor, tokens: Tensor, lengths: Tensor, token_lengths: Tensor) -> Tensor:
-    """Use the forward variables (equation 16), diagonal by diagonal: frame t after u tokens is on diagonal t + u."""
-    num_frames, num_columns = logits.shape[1:3]
-    padding = padding_mask(lengths, num_frames)[:, :, None] | padding_mask(token_lengths + 1, num_columns)[:, None]
-    log_probs = logits.masked_fill(padding[..., None], 0.0).log_softmax(dim=-1)
-    following = F.pad(tokens, (0, 1), value=BLANK_ID)[:, None, :, None].expand(-1, num_frames, -1, 1)
-    blank_log_probs, token_log_probs = (
-        log_probs[..., BLANK_ID],
-        log_probs.gather(3, following)[..., 0],
-    )  # (B, T', U + 1)
-    column = torch.arange(num_columns, device=logits.device)
-    frame = torch.arange(num_frames + num_columns - 1, device=logits.device)[:, None] - column  # (N, U + 1)
-    frame = frame.clamp(0, num_frames - 1)  # no complete path uses cells outside the frames
-    stays, moves = (x[:, frame, column].unbind(dim=1) for x in (blank_log_probs, token_log_probs))  # (B, U + 1) each
-    alpha = torch.full_like(stays[0], NEVER).index_fill(1, column[:1], 0.0)
-    alphas = [alpha]
-    for stay, move in zip(stays[:-1], moves[:-1], strict=True):
-        moved = F.pad((alpha + move)[:, :-1], (1, 0), value=NEVER)
-        alpha = torch.logaddexp(alpha + stay, moved)
-        alphas.append(alpha)
-    row, last = torch.arange(len(logits), device=logits.device), lengths - 1
-    end = torch.stack(alphas)[last + token_lengths, row, token_lengths]
-    return -(end + log_probs[row, last, token_lengths, BLANK_ID])
-
-
-def transducer_loss_by_torchaudio(logits: Tensor, tokens: Tensor, lengths: Tensor, token_lengths: Tensor) -> Tensor:
-    """Use torchaudio's loss, which requires int32 and tensors cut to the longest utterance."""
-    num_frames, num_tokens = int(lengths.max()), int(token_lengths.max())
-    functions = torchaudio_functions()
-    assert functions is not None
-    loss: Tensor = functions.rnnt_loss(
-        logits[:, :num_frames, : num_tokens + 1].contiguous(),
-        tokens[:, :num_tokens].int().contiguous(),
-        lengths.int(),
-        token_lengths.int(),
-        blank=BLANK_ID,
-        reduction="none",
-    )
+    loss: Tensor = _LatticeLoss.apply(logits, tokens, lengths, token_lengths, tuple(durations), sigma)
     return loss
 
 
-def _torchaudio_can(logits: Tensor) -> bool:
-    """Whether torchaudio has this loss, and accepts these logits."""
-    has_loss = hasattr(torchaudio_functions(), "rnnt_loss")
-    return has_loss and logits.dtype == torch.float32 and logits.numel() <= MAX_NUMBERS
+class _LatticeLoss(torch.autograd.Function):
+    """The loss; its gradient in each cell is the softmax times the cell's posterior, minus the arcs' posteriors."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        logits: Tensor,
+        tokens: Tensor,
+        lengths: Tensor,
+        token_lengths: Tensor,
+        durations: tuple[int, ...],
+        sigma: float,
+    ) -> Tensor:
+        dtype = torch.promote_types(logits.dtype, torch.float32)
+        widest = torch.promote_types(dtype, exact(logits.device))
+        blanks = [Arc(frames, 0) for frames in durations or (1,) if frames > 0]
+        moves = [Arc(frames, 1) for frames in durations or (0,)]
+        following = F.pad(tokens, (0, 1), value=BLANK_ID)[:, None, :, None].expand(-1, logits.shape[1], -1, 1)
+        token_logits, duration_logits = logits.to(dtype).tensor_split([logits.shape[-1] - len(durations)], dim=-1)
+        total = token_logits.logsumexp(dim=-1, keepdim=True)  # (B, T', U + 1, 1)
+        blank = (token_logits[..., BLANK_ID, None] - total - sigma).to(widest)
+        token = (token_logits.gather(3, following) - total - sigma).to(widest)
+        if durations:
+            duration = duration_logits.log_softmax(dim=-1).to(widest)
+            blank, token = blank + duration[..., -len(blanks) :], token + duration
+        lattice = Lattice(torch.cat([blank, token], dim=-1), (*blanks, *moves), lengths, token_lengths)
+        log_prob, posteriors = paths(lattice)
+        blank, token = posteriors.tensor_split([len(blanks)], dim=-1)
+        duration = token[..., : len(durations)].clone()
+        if durations:
+            duration[..., -len(blanks) :] += blank
+        tables = blank.sum(dim=-1, keepdim=True), token.sum(dim=-1, keepdim=True), duration
+        columns = padding_mask(token_lengths + 1, logits.shape[2])
+        padding = padding_mask(lengths, logits.shape[1])[:, :, None] | columns[:, None]  # (B, T', U + 1)
+        ctx.save_for_backward(logits, following, total, padding, *(table.to(dtype) for table in tables))
+        impossible = (log_prob <= NEVER / 2) | (lengths == 0)
+        return -log_prob.masked_fill(impossible, -math.inf).to(dtype)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        logits, following, total, padding, blank, token, duration = ctx.saved_tensors
+        visited = blank + token
+        gradients = logits.to(total.dtype, copy=True)
+        token_gradients, duration_gradients = gradients.tensor_split([logits.shape[-1] - duration.shape[-1]], dim=-1)
+        token_gradients.sub_(total).exp_().mul_(visited)
+        token_gradients[..., BLANK_ID] -= blank[..., 0]
+        token_gradients.scatter_add_(3, following, -token)
+        duration_gradients.copy_(duration_gradients.softmax(dim=-1) * visited - duration)
+        gradients.masked_fill_(padding[..., None], 0.0)
+        gradients.mul_(gradient.to(total.dtype)[:, None, None, None])
+        return gradients.to(logits.dtype), None, None, None, None, None

@@ -4,8 +4,9 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
-from asr.head.ctc import CTC, ctc_loss
+from asr.head.ctc import CTC
 from asr.interfaces import NO_TAPS, Encoded, Encoder, NamedBlocks, Taps, Targets
+from asr.kernels.ctc_loss import ctc_loss
 from asr.lengths import Lengths
 from asr.onnx.session import run_net
 
