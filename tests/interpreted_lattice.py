@@ -5,6 +5,7 @@ The references are torch's CTC loss and the plain recursion, both in float64.
 
 import math
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 import torch
@@ -16,7 +17,10 @@ from asr.kernels import transducer_loss as transducer
 from asr.kernels.ctc_loss import ctc_loss
 from asr.kernels.lattice import paths_plainly
 from asr.kernels.transducer_loss import transducer_loss
+from asr.train import train
+from tests.conftest import TINY, settings_with, tone_corpus
 from tests.targets import targets_of
+from tests.test_train import metrics
 
 VOCAB_SIZE = 5
 Loss = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
@@ -120,3 +124,28 @@ def test_a_nan_in_a_frame_is_not_hidden(form: tuple[Loss, Loss, int, bool]) -> N
     logits[0, 1] = math.nan
     losses = loss(logits, torch.tensor([[1], [2]]), torch.tensor([3, 3]), torch.tensor([1, 1]))
     assert losses.isnan().tolist() == [True, False]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("head", ["ctc", "transducer"])
+def test_a_run_in_bfloat16_that_is_resumed_has_the_losses_of_the_plain_forms(
+    head: str, tones: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    losses = []
+    for name in ("kernel", "plain"):
+        if name == "plain":
+            for module in ("ctc_loss", "lattice"):
+                monkeypatch.setattr(f"asr.kernels.{module}.triton_lattice", lambda device: None)
+        overrides = [
+            *TINY,
+            *tone_corpus(tones),
+            f"head={head}",
+            f"run_dir={tmp_path / name}",
+            "trainer.precision=bf16-mixed",
+        ]
+        few = ["data.batch_seconds=3", "corpus.test=[]", "trainer.log_every_n_steps=1"]
+        for steps in (1, 3):
+            train(settings_with(*overrides, *few, f"trainer.max_steps={steps}", "resume.allow=[trainer.max_steps]"))
+        losses.append([float(row["train/loss"]) for row in metrics(tmp_path / name) if row["train/loss"]])
+    assert len(losses[0]) == 3
+    assert losses[0] == pytest.approx(losses[1], rel=1e-3)
