@@ -5,6 +5,7 @@ This includes the batch statistics of switchable normalisation.
 
 from pathlib import Path
 from typing import Any, TypeVar
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 from torch import Tensor, nn
 
+from asr.encoder.norm import moments
 from asr.encoder.norm.masked_batch_norm import MaskedBatchNorm
 from asr.encoder.norm.switchable_norm import SwitchableNorm
 from asr.lengths import padding_mask
@@ -158,7 +160,9 @@ def _one_rank(rank: int, folder: Path, shares: list[slice]) -> None:
     norm = given["class"](DIM, momentum=0.1, eps=1e-5).double()
     norm.load_state_dict(given["norm"])
     batch = (given[name][shares[rank]] for name in ("x", "padding", "weights"))
-    torch.save(_forward_and_backward(norm, *batch), folder / f"rank{rank}.pt")
+    with patch.object(moments.dist_nn, "all_reduce", wraps=moments.dist_nn.all_reduce) as collective:
+        results = _forward_and_backward(norm, *batch)
+    torch.save({**results, "collectives": torch.tensor(collective.call_count)}, folder / f"rank{rank}.pt")
     dist.destroy_process_group()
 
 
@@ -175,6 +179,7 @@ def test_two_ranks_with_unequal_shares_give_the_results_of_one_process_with_the_
     mp.spawn(_one_rank, args=(tmp_path, shares), nprocs=2)
     first, second = (torch.load(tmp_path / f"rank{rank}.pt") for rank in (0, 1))
 
+    assert int(first["collectives"]) == (2 if make is MaskedBatchNorm else 3)
     joint = _forward_and_backward(norm, x, padding, weights)
     # The tolerances allow for float64 rounding.
     for name in ("out", "x.grad"):

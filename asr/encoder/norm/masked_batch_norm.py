@@ -40,10 +40,12 @@ class MaskedBatchNorm(nn.Module):
             scale = self.weight * (self.running_var + self.eps).rsqrt()
             return torch.addcmul(self.bias - self.running_mean * scale, frames, scale).to(x.dtype)
         padding = padding_mask[:, :, None]  # (B, T, 1)
-        valid_frames = sum_over_ranks((~padding_mask).sum().to(frames.dtype))
+        own_frames = (~padding_mask).sum().to(frames.dtype)
+        total, valid_frames = sum_over_ranks(frames.masked_fill(padding, 0.0).sum(dim=(0, 1)), own_frames)
         count = valid_frames.clamp(min=1)
-        mean = sum_over_ranks(frames.masked_fill(padding, 0.0).sum(dim=(0, 1))) / count
+        mean = total / count
         centered = (frames - mean).masked_fill(padding, 0.0)
-        var = sum_over_ranks(centered.square().sum(dim=(0, 1))) / count
+        [total_square] = sum_over_ranks(centered.square().sum(dim=(0, 1)))
+        var = total_square / count
         follow(self.running_mean, self.running_var, mean, var, valid_frames, self.momentum)
         return (centered * (self.weight * (var + self.eps).rsqrt()) + self.bias).to(x.dtype)

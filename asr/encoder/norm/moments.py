@@ -1,5 +1,7 @@
 """Means and variances of valid frames: of utterances, of batches over all ranks, and running statistics."""
 
+from collections.abc import Sequence
+
 import torch
 import torch.distributed as dist
 import torch.distributed.nn.functional as dist_nn
@@ -44,8 +46,10 @@ def follow(
     running_var.lerp_(var * valid_frames.clamp(min=1) / (valid_frames - 1).clamp(min=1), weight)
 
 
-def sum_over_ranks(x: Tensor) -> Tensor:
-    """Sum x over all ranks, with gradients; with a single rank, return x."""
+def sum_over_ranks(*tensors: Tensor) -> Sequence[Tensor]:
+    """Sum each tensor over all ranks, in one collective operation, with gradients; all have the same dtype."""
     if not (dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1):
-        return x
-    return dist_nn.all_reduce(x)
+        return tensors
+    sums = dist_nn.all_reduce(torch.cat([tensor.flatten() for tensor in tensors]))
+    parts = sums.split([tensor.numel() for tensor in tensors])
+    return [part.view_as(tensor) for part, tensor in zip(parts, tensors, strict=True)]

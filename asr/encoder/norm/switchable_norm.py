@@ -55,9 +55,9 @@ class SwitchableNorm(nn.Module):
     def _batch_moments(self, mean: Tensor, var: Tensor, padding_mask: Tensor) -> tuple[Tensor, Tensor]:
         """Compute the batch's moments, (D,), given the utterances' moments, (B, 1, D); update the running moments."""
         count = (~padding_mask).sum(dim=1)[:, None, None].to(mean.dtype)
-        valid_frames = sum_over_ranks(count.sum())
+        [valid_frames] = sum_over_ranks(count.sum())
         share = count / valid_frames.clamp(min=1)
-        batch_mean = sum_over_ranks((share * mean).sum(dim=(0, 1)))
-        batch_var = sum_over_ranks((share * (var + (mean - batch_mean).square())).sum(dim=(0, 1)))
+        [batch_mean] = sum_over_ranks((share * mean).sum(dim=(0, 1)))
+        [batch_var] = sum_over_ranks((share * (var + (mean - batch_mean).square())).sum(dim=(0, 1)))
         follow(self.running_mean, self.running_var, batch_mean, batch_var, valid_frames, self.momentum)
         return batch_mean, batch_var
