@@ -81,15 +81,26 @@ def test_the_intermediate_loss_equals_the_papers_sum_over_block_outputs(head: st
     torch.testing.assert_close(losses["last_ctc"][0], last, rtol=0, atol=1e-10)
 
 
-def test_an_intermediate_loss_counts_the_frames_of_its_own_block() -> None:
-    head = component("head", resolved("head=ctc_intermediate")["head"])(DIM, block_dims(DIM), VOCAB_SIZE).eval()
-    [tapped] = head.tapped
+@pytest.mark.parametrize("name", ["ctc_intermediate", "ctc_self_conditioned"])
+def test_losses_of_all_blocks_equal_separate_losses_each_with_the_frames_of_its_own_block(name: str) -> None:
+    settings = resolved(f"head={name}", "head.num_intermediate=2")["head"]
+    head = component("head", settings)(DIM, block_dims(DIM), VOCAB_SIZE).double()
     targets = targets_of(torch.tensor([[1, 2], [2, 0]]), torch.tensor([2, 1]))
-    last = Encoded(torch.randn(2, 5, DIM), torch.tensor([5, 3]), {})
-    block = Encoded(torch.randn(2, 11, DIM), torch.tensor([11, 6]), {})  # of twice the frame rate
-    losses = head.losses(last._replace(blocks={tapped: block}), targets)
-    assert torch.equal(losses["last_ctc"], head.ctc.losses(last, targets)["loss"])
-    assert torch.equal(losses["intermediate_ctc"], head.ctc.losses(block, targets)["loss"])
+    blocks = {
+        index: Encoded(torch.randn(2, frames, DIM, dtype=torch.float64, requires_grad=True), torch.tensor(lengths), {})
+        for index, frames, lengths in zip(head.taps, (11, 5), ([11, 6], [3, 5]), strict=True)
+    }  # the first has twice the frame rate
+    encoded = Encoded(torch.randn(2, 5, DIM, dtype=torch.float64, requires_grad=True), torch.tensor([5, 3]), blocks)
+    losses = head.losses(encoded, targets)
+    last = head.frame_head.losses(encoded, targets)["loss"]
+    apart = [head.frame_head.losses(block, targets)["loss"] for block in blocks.values()]
+    weight = settings["weight"]
+    expected = (1 - weight) * last + weight * torch.stack(apart).mean(dim=0)
+    torch.testing.assert_close(losses["last_ctc"], last, rtol=0, atol=1e-10)
+    torch.testing.assert_close(losses["loss"], expected, rtol=0, atol=1e-10)
+    inputs = [encoded.out, *(block.out for block in blocks.values()), *head.frame_head.parameters()]
+    gradients = [torch.autograd.grad(loss.sum(), inputs) for loss in (losses["loss"], expected)]
+    torch.testing.assert_close(*gradients, rtol=0, atol=1e-10)
 
 
 @pytest.mark.parametrize(

@@ -5,9 +5,10 @@ from typing import Annotated
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from asr.errors import InputError
-from asr.head.ctc import CTC
+from asr.head.ctc import CTC, ctc_loss
 from asr.interfaces import BlockDims, Encoded, Tap, Targets
 from asr.settings.rule import Fraction, whole
 
@@ -62,9 +63,14 @@ class CTCIntermediate(nn.Module):
 
     def losses(self, encoded: Encoded, targets: Targets) -> dict[str, Tensor]:
         """Compute the weighted loss of each utterance and its two parts, (B,) each; arguments as in `CTC`."""
-        last = self.ctc.losses(encoded, targets)["loss"]
-        losses = [self.ctc.losses(block, targets)["loss"] for block in encoded.blocks.values()]
-        intermediate = torch.stack(losses).mean(dim=0)
+        every = [*encoded.blocks.values(), encoded]
+        # One call for all blocks, because each call of torch's loss waits for a GPU several times.
+        num_frames = max(each.out.shape[1] for each in every)
+        outs = torch.cat([F.pad(each.out, (0, 0, 0, num_frames - each.out.shape[1])) for each in every])
+        lengths = torch.cat([each.lengths for each in every])
+        repeated = {name: torch.cat([target] * len(every)) for name, target in targets.items()}
+        losses = ctc_loss(self.ctc.log_probs(outs), lengths, repeated).unflatten(0, (len(every), -1))
+        intermediate, last = losses[:-1].mean(dim=0), losses[-1]
         loss = (1 - self.weight) * last + self.weight * intermediate
         return {"loss": loss, "last_ctc": last, "intermediate_ctc": intermediate}
 

@@ -85,10 +85,9 @@ def joint_logits(
         targets: tokens and token_lengths.
 
     Returns:
-        Logits (B, T', U + 1, ...) and tokens (B, U), both cut to the longest utterance; padding tokens are 0.
+        Logits (B, T', U + 1, ...), cut to the longest utterance, and tokens (B, U), whose padding is 0.
     """
-    token_lengths = targets["token_lengths"]
-    num_frames, num_tokens = max(encoded.frame_counts), int(token_lengths.max())  # cut to the longest
-    tokens = targets["tokens"][:, :num_tokens].masked_fill(padding_mask(token_lengths, num_tokens), 0)
+    tokens, num_frames = targets["tokens"], max(encoded.frame_counts)
+    tokens = tokens.masked_fill(padding_mask(targets["token_lengths"], tokens.shape[1]), 0)
     frames = joiner.of_frames(encoded.out[:, :num_frames])[:, :, None]  # (B, T', 1, J)
     return joiner(frames, joiner.of_tokens(predictor(tokens))[:, None]), tokens
