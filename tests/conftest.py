@@ -21,6 +21,7 @@ from omegaconf import OmegaConf
 from asr.contract.network import overridden as overridden
 from asr.run.settings import RunSettings, read_run_settings
 from asr.storage import session
+from benchmarks import null_gpu as gpu
 from tests.storing import S3, FaultyProxy, faulty, moto, storage
 from tests.tones import sentences, write_corpus
 
@@ -234,3 +235,11 @@ def s3(s3_proxy: FaultyProxy, monkeypatch: pytest.MonkeyPatch) -> Iterator[Fault
     yield s3_proxy
     session.configure(None)
     s3_proxy.reset()
+
+
+@pytest.fixture(scope="session")
+def null_gpu(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Build a null GPU; return the environment of a process that uses it."""
+    if reason := gpu.missing():
+        pytest.skip(f"no null GPU: {reason}")
+    return {**os.environ, **gpu.build(tmp_path_factory.mktemp("null_gpu")), "PYTHONPATH": str(ROOT)}

@@ -119,7 +119,7 @@ def test_an_unknown_step_is_refused(tmp_path: Path) -> None:
 @pytest.mark.skipif(torch.cuda.is_available(), reason="a CUDA device is here")
 def test_without_a_gpu_the_benchmark_ends_with_a_one_line_error() -> None:
     with refused(InputError, "--device; got cuda"):
-        main([])
+        main(["--device", "cuda"])
 
 
 def test_the_program_of_each_step_accepts_its_arguments() -> None:

@@ -4,6 +4,8 @@ Each step runs in a process of its own with a time limit, and writes its results
 If a step fails, the next step still runs. After each step, gpu.md and gpu.json contain all results so far, including
 those of earlier commands with the same --output-dir, so these two files are all that must be copied from the machine.
 With --device cpu the sizes are tiny: this only checks that the program runs, and the figures are meaningless.
+
+Without a GPU, it prints the kernel launches, waits and memory of training steps (`benchmarks.gpu.launches`).
 """
 
 import argparse
@@ -17,6 +19,7 @@ import torch
 from asr.cli.command import complain, run_command
 from asr.errors import InputError
 from asr.system.files import write_whole_text
+from benchmarks.gpu import launches
 from benchmarks.gpu.processes import DONE, run
 from benchmarks.gpu.report import OUTCOME, write_report
 from benchmarks.gpu.steps import Step, steps_of
@@ -35,7 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--output-dir", type=Path, default=Path("runs/gpu_benchmarks"), metavar="DIR", help="folder of results"
     )
     parser.add_argument(
-        "--device", choices=("cuda", "cpu"), default="cuda", help="cpu: tiny sizes, to test the program"
+        "--device", choices=("cuda", "cpu"), help="default: cuda, if there is one; cpu: tiny sizes, to test the program"
     )
     parser.add_argument(
         "--steps", nargs="+", metavar="NAME", help="steps to run; earlier results of other steps stay in DIR"
@@ -45,6 +48,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--audio", nargs="*", default=[], metavar="AUDIO", help="audio to recognise (default: noise)")
     options = parser.parse_args(arguments)
+    if options.device is None and not torch.cuda.is_available():
+        return launches.main(["--output-dir", str(options.output_dir)])
+    options.device = options.device or "cuda"
     if options.device == "cuda" and not torch.cuda.is_available():
         raise InputError("--device must be available; got cuda, but this machine has no CUDA device. Use cpu.")
     steps = steps_of(options.device, options.device == "cpu", options.models, options.audio)

@@ -3,11 +3,12 @@
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from benchmarks.gpu import kernels, recognition, training
+from benchmarks.gpu import kernels, launches, recognition, training
 
 LOG = "log.txt"  # output of a step, in its folder
 CORRECTNESS = "correctness"
 KERNELS = "kernels"
+LAUNCHES = "launches"
 TRAINING = "training"
 METHODS = "methods"
 RATES = "rates"
@@ -58,6 +59,9 @@ def steps_of(device: str, tiny: bool, models: Sequence[str], audio: Sequence[str
         name = f"steps_{size}"
         description = f"training steps of {size}, eager and as CUDA graphs"
         steps[name] = _train_step(description, [*bf16, *batches, *folder], 1.5)
+    steps[LAUNCHES] = Step(
+        "launches, waits and memory of training steps", launches.__name__, folder, 2, f"{launches.NAME}.json"
+    )
     run = ["--overrides", "encoder=conformer_xs", "optimizer.lr=1e-3"]
     steps[TRAINING] = Step(
         "losses of 300 steps, compared with those on a CPU",

@@ -1,0 +1,99 @@
+"""Training steps on a GPU wait only where they are said to, and launch no more kernels than today.
+
+Kernels are counted and not run (`benchmarks.null_gpu`), so a machine without a GPU can run these tests.
+"""
+
+import json
+import math
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.gpu.launches import ACCUMULATION, LOGGED, NAME, WAYS
+from tests.conftest import CONF, PATIENCE
+
+ENCODERS = sorted(path.stem for path in (CONF / "encoder").glob("*.yaml"))
+HEADS = sorted(path.stem for path in (CONF / "head").glob("*.yaml") if path.stem != "ctc")
+READS_VALUES = {"transducer", "tdt"}  # heads whose loss reads values, which are noise
+XS = "encoder=conformer_xs"
+FAST = {f"{XS} head=ctc", f"{XS} head=ctc_self_conditioned", f"{XS} head=ctc {LOGGED}"}
+CASES = [
+    *(f"encoder={encoder} head=ctc" for encoder in ENCODERS),
+    *(f"{XS} head={head}" for head in HEADS if head not in READS_VALUES),
+    *(f"{XS} head=ctc {way}" for way in WAYS),
+]
+WITHOUT_ATTENTION = ("encoder=lstm", "encoder=gru")
+BATCH = (
+    "128x16"  # large, so that the workspaces of operations, which no forecast counts, are a small part of the memory
+)
+MEMORY = 0.05  # largest difference from the forecast, as a fraction of it
+IN_LOSS = {"ctc.ctc_loss": 7, "outside of asr": 3}  # waits of torch's CTC loss, forward and backward
+LAUNCHES = {  # most launches of a step
+    "encoder=conformer_l head=ctc": 1_522,
+    "encoder=conformer_m head=ctc": 1_123,
+    "encoder=conformer_s head=ctc": 982,
+    "encoder=conformer_streaming_m head=ctc": 1_259,
+    "encoder=conformer_streaming_s head=ctc": 1_184,
+    "encoder=conformer_streaming_xs head=ctc": 927,
+    "encoder=conformer_xs head=ctc": 791,
+    "encoder=fast_conformer_l head=ctc": 2_253,
+    "encoder=fast_conformer_m head=ctc": 2_253,
+    "encoder=fast_conformer_s head=ctc": 2_277,
+    "encoder=fast_conformer_streaming_l head=ctc": 2_246,
+    "encoder=fast_conformer_streaming_s head=ctc": 2_270,
+    "encoder=gru head=ctc": 535,
+    "encoder=lstm head=ctc": 547,
+    "encoder=transformer head=ctc": 577,
+    "encoder=transformer_xl head=ctc": 1_605,
+    "encoder=conformer_xs head=ctc_attention": 1_893,
+    "encoder=conformer_xs head=ctc_consistency": 896,
+    "encoder=conformer_xs head=ctc_intermediate": 820,
+    "encoder=conformer_xs head=ctc_intermediate_espnet": 820,
+    "encoder=conformer_xs head=ctc_self_conditioned": 849,
+    "encoder=conformer_xs head=ctc average": 793,
+    "encoder=conformer_xs head=ctc checkpointing": 1_023,
+    "encoder=conformer_xs head=ctc lora": 738,
+    "encoder=conformer_xs head=ctc accumulation": 1_622,
+    "encoder=conformer_xs head=ctc logged": 794,
+}
+
+
+def overrides_of(case: str) -> str:
+    """Return a case with two blocks."""
+    extra = " features/normalize=global_cmvn" if "streaming" in case else ""
+    extra += " head.num_intermediate=1" if "intermediate" in case or "self_conditioned" in case else ""
+    return f"{case} encoder.num_layers=2{extra}"
+
+
+@pytest.fixture(scope="session")
+def rows(
+    null_gpu: dict[str, str], request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, dict[str, Any]]:
+    """Measure the cases of all selected tests in one process."""
+    cases = [
+        item.callspec.params["case"] for item in request.session.items if "rows" in getattr(item, "fixturenames", ())
+    ]  # type: ignore[attr-defined]
+    folder = tmp_path_factory.mktemp("launches")
+    options = ["--batch", BATCH, "--vocab-size", "64", "--turns", "1", "--output-dir", str(folder)]
+    command = [sys.executable, "-m", "benchmarks.gpu.launches", *options, "--cases", *map(overrides_of, cases)]
+    done = subprocess.run(command, env=null_gpu, capture_output=True, text=True, timeout=2 * PATIENCE)
+    assert done.returncode == 0, done.stderr
+    content = json.loads((Path(folder) / f"{NAME}.json").read_text())
+    return dict(zip(cases, content["rows"], strict=True))
+
+
+@pytest.mark.parametrize(
+    "case", [case if case in FAST else pytest.param(case, marks=pytest.mark.slow) for case in CASES]
+)
+def test_a_step_waits_only_in_the_loss_and_launches_no_more_kernels(case: str, rows: dict[str, dict[str, Any]]) -> None:
+    row = rows[case]
+    batches = 2 if ACCUMULATION in case else 1
+    expected = {place: batches * number for place, number in IN_LOSS.items()}
+    assert row["waits in"] == expected | ({"step_sums.wait_for": 1} if LOGGED in case else {})
+    assert row["launches"] <= LAUNCHES.get(case, math.inf)
+    assert (row["attention"] == "efficient_attention") is not case.startswith(WITHOUT_ATTENTION)
+    if ACCUMULATION not in case:  # the forecast is that of one batch
+        assert row["peak GB"] == pytest.approx(row["forecast GB"], rel=MEMORY)
