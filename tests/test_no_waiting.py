@@ -4,6 +4,7 @@ import traceback
 from collections import Counter
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -11,14 +12,20 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from asr.checkpoint.saved import kept_checkpoints
 from asr.data.batch import Batch
+from asr.decode import greedy_paths, greedy_steps
+from asr.decode.greedy_steps import PASSES_PER_WAIT
 from asr.errors import InputError
+from asr.interfaces import Encoded
 from asr.objective.parts import Losses
+from asr.recognition.inference import have_nan
 from asr.train import train
 from asr.training import task
 from asr.training.task import TrainingTask
 from tests.conftest import ROOT, TINY, settings_with, tone_corpus
 from tests.refusals import refused
+from tests.test_greedy_hotwords import search_of
 from tests.test_train import metrics
+from tests.transducers import DIM
 
 # Operations that return numbers, or shapes that depend on numbers: on a GPU each waits for all pending operations.
 ASKING = ("_local_scalar_dense", "nonzero", "masked_select", "equal", "unique", "is_pinned")
@@ -169,3 +176,29 @@ def test_losses_equal_those_of_a_run_that_waits_for_the_device(
         rows = [row for row in metrics(tmp_path / str(late)) if row["train/loss"]]
         runs.append([(row["step"], row["train/loss"], row["train/grad_norm"]) for row in rows])
     assert runs[0] == runs[1]
+
+
+@pytest.mark.parametrize("kind", ["transducer", "tdt"])
+def test_a_greedy_search_asks_the_device_once_in_several_passes_and_finds_the_same(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lengths = torch.tensor([30, 0, 17, 60])
+    for seed in range(4):
+        search = search_of(kind, seed=seed)
+        evidence = search.evidence(Encoded(torch.randn(len(lengths), 60, DIM, dtype=torch.float64), lengths, {}))
+        expected = search.search(evidence)
+        with monkeypatch.context() as slow, Questions() as questions:
+            for module in (greedy_steps, greedy_paths):
+                slow.setattr(module, "answers_at_once", lambda device: False)
+            step = Mock(wraps=search.head.predictor.step)
+            slow.setattr(search.head.predictor, "step", step)
+            assert search.search(evidence) == expected
+        num_passes = step.call_count - 1  # the first step reads the blank
+        assert num_passes >= PASSES_PER_WAIT, "the search takes several passes"
+        assert questions.counts.total() <= 1 + num_passes // PASSES_PER_WAIT
+
+
+def test_rows_with_nan_are_found_together() -> None:
+    rows = [torch.zeros(3, 2), torch.tensor([[0.0, torch.nan]]), torch.zeros(0, 2)]
+    assert have_nan(rows) == [False, True, False]
+    assert have_nan([]) == []

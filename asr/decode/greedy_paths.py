@@ -10,6 +10,7 @@ from asr.decode.fusion.shallow_fusion import Context
 from asr.decode.token_times import with_times_of
 from asr.interfaces import BLANK_ID, NO_BIASING, Biasing, Hypothesis, Span, TransducerHead
 from asr.kernels.choice import exact
+from asr.system.devices import answers_at_once
 
 
 class Cursor(NamedTuple):
@@ -103,7 +104,7 @@ def begin(head: TransducerHead, number: int) -> Cursor:
 def read(head: TransducerHead, cursor: Cursor, tokens: Tensor) -> Cursor:
     """Advance the prediction network by tokens (B,); utterances with a blank keep their state."""
     writes = tokens != BLANK_ID
-    if not bool(writes.any()):
+    if answers_at_once(tokens.device) and not bool(writes.any()):
         return cursor
     tokens = torch.where(writes, tokens, cursor.tokens)
     out, after = head.predictor.step(tokens, cursor.state)

@@ -8,8 +8,10 @@ from torch import Tensor
 
 from asr.decode.predictions import next_log_probs
 from asr.interfaces import BLANK_ID, TransducerHead
+from asr.system.devices import answers_at_once
 
-LOOK_AHEAD = 4  # number of frames that the joiner processes at once
+LOOK_AHEAD = 4  # number of frames that the joiner processes at once, or of blanks that are skipped without a wait
+PASSES_PER_WAIT = 8
 
 Choose = Callable[[Tensor], Tensor]  # token of each path in each of W frames, (B, W), from its log_probs, (B, W, V)
 
@@ -35,6 +37,15 @@ class Emitted(NamedTuple):
     starts: Tensor
     ends: Tensor
     log_probs: Tensor
+
+
+def remain(paths: Tensor, num_passes: int) -> bool:
+    """Return whether any path may remain, (B,), after this number of passes.
+
+    Where the answer is a wait for the device, it is asked once in `PASSES_PER_WAIT` passes; a pass changes no path that
+    has ended.
+    """
+    return (not answers_at_once(paths.device) and num_passes % PASSES_PER_WAIT != 0) or bool(paths.any())
 
 
 def most_likely(log_probs: Tensor) -> Tensor:
@@ -86,6 +97,7 @@ def by_frames(
 
 
 def by_durations(
+    durations: Tensor,
     head: TransducerHead,
     max_symbols: int,
     choose: Choose,
@@ -94,16 +106,22 @@ def by_durations(
     before: Tensor,
     place: Place,
 ) -> tuple[Emitted, Place]:
-    """Skip all blanks, each by its most likely duration; emit the token after them, and advance by its duration.
+    """Skip blanks, each by its most likely duration; emit the token after them, and advance by its duration.
 
-    A blank whose most likely duration is 0 lasts one frame, as in NVIDIA NeMo. Arguments as in `by_frames`.
+    All blanks are skipped or, where the device would have to be asked after each, `LOOK_AHEAD - 1` and no token may be
+    emitted. A blank whose most likely duration is 0 lasts one frame, as in NVIDIA NeMo. `durations` are those of the
+    head, on its device; other arguments as in `by_frames`.
     """
     number, symbols, scores = place
+    num_arcs, asks = 0, answers_at_once(lengths.device)
     searching = number < lengths
     token, log_prob = torch.full_like(lengths, BLANK_ID), scores.new_zeros(len(lengths))
     duration = torch.zeros_like(lengths)
-    while bool(searching.any()):
-        here, score, taken, token_log_prob = _arc(head, choose, frames, number, before, symbols >= max_symbols)
+    while bool(searching.any()) if asks else num_arcs < LOOK_AHEAD:
+        num_arcs += 1
+        here, score, taken, token_log_prob = _arc(
+            durations, head, choose, frames, number, before, symbols >= max_symbols
+        )
         writes, passes = searching & (here != BLANK_ID), searching & (here == BLANK_ID)
         scores = torch.where(searching, scores + score, scores)
         token, duration = torch.where(writes, here, token), torch.where(writes, taken, duration)
@@ -116,7 +134,13 @@ def by_durations(
 
 
 def _arc(
-    head: TransducerHead, choose: Choose, frames: Tensor, number: Tensor, before: Tensor, is_full: Tensor
+    durations: Tensor,
+    head: TransducerHead,
+    choose: Choose,
+    frames: Tensor,
+    number: Tensor,
+    before: Tensor,
+    is_full: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Choose the token and the most likely duration of each utterance in its current frame.
 
@@ -126,7 +150,6 @@ def _arc(
     Returns:
         Token, log-probability of token and duration, duration, and log-probability of the token alone; (B,) each.
     """
-    durations = torch.tensor(head.durations, device=frames.device)
     rows = torch.arange(len(frames), device=frames.device)
     here = frames[rows, number.clamp(max=frames.shape[1] - 1)]
     token_log_probs, duration_log_probs = next_log_probs(head, here, before)

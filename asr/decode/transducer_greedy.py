@@ -13,7 +13,7 @@ from asr.decode.fusion.hotwords import replaced
 from asr.decode.fusion.shallow_fusion import Context, ShallowFusion, only_hotwords
 from asr.decode.greedy_guides import Guide, HotwordGuide, MostLikely
 from asr.decode.greedy_paths import Cursor, GreedyPath, TokenSteps, WrittenTokens
-from asr.decode.greedy_steps import Place, by_durations, by_frames
+from asr.decode.greedy_steps import Place, by_durations, by_frames, remain
 from asr.decode.token_times import with_times_of
 from asr.interfaces import (
     NO_BIASING,
@@ -27,6 +27,7 @@ from asr.interfaces import (
     Tunable,
 )
 from asr.settings.rule import whole
+from asr.system.devices import sent
 
 
 class TransducerGreedy:
@@ -127,10 +128,13 @@ class TransducerGreedy:
         self, guide: Guide, frames: Tensor, lengths: Tensor, cursor: Cursor
     ) -> tuple[list[WrittenTokens], Cursor]:
         """Emit tokens from frames (B, T', J), in each pass at most one per utterance."""
-        arcs = by_durations if self.head.durations else by_frames
+        durations = sent(torch.tensor(self.head.durations, dtype=torch.int64), lengths.device)
+        arcs = partial(by_durations, durations) if self.head.durations else by_frames
         step = partial(arcs, self.head, self.max_symbols, guide.choose, frames, lengths)
         steps, place = TokenSteps(len(lengths)), Place(cursor.frames, torch.zeros_like(lengths), cursor.scores)
-        while bool((place.frames < lengths).any()):
+        num_passes = 0
+        while remain(place.frames < lengths, num_passes):
+            num_passes += 1
             emitted, place = step(cursor.before, place)
             place = guide.follow(emitted, place)
             steps.add(*emitted)

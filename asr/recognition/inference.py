@@ -121,11 +121,15 @@ class RecordingEncoder:
             collate_fn=partial(collate, labels=self.model.labels),
             num_workers=num_workers,
             multiprocessing_context=start_method(num_workers),
+            pin_memory=self.model.device.type == "cuda",
         )
         for batch in self._waited(loader):
             yield from batch.rejected
-            for utterance, encoder_out in zip(batch.utterances, self._encode(batch), strict=True):
-                if encoder_out.isnan().any():
+            encoder_outs = self._encode(batch)
+            for utterance, encoder_out, is_bad in zip(
+                batch.utterances, encoder_outs, have_nan(encoder_outs), strict=True
+            ):
+                if is_bad:
                     yield Rejected(utterance, f"{printable_url(utterance.audio_filepath)}: {NO_NUMBERS}")
                 else:
                     yield utterance, iter([Segment(0.0, encoder_out)])
@@ -176,10 +180,15 @@ class RecordingEncoder:
         model = self.model
         if len(batch) == 0 or batch.features.shape[1] == 0:  # too short for a single frame
             return [torch.zeros(0, model.encoder.output_dim, device=model.device)] * len(batch)
-        moved = batch.to(model.device)
+        moved = batch.to(model.device, non_blocking=model.device.type == "cuda")
         with self.autocast():
             encoded = model.encode(moved)
-        return [out[:length] for out, length in zip(encoded.out, encoded.lengths.tolist(), strict=True)]
+        return [out[:length] for out, length in zip(encoded.out, encoded.frame_counts, strict=True)]
+
+
+def have_nan(tensors: Sequence[Tensor]) -> list[bool]:
+    """Return whether each tensor contains NaN, with one wait for the device."""
+    return torch.stack([tensor.isnan().any() for tensor in tensors]).tolist() if tensors else []
 
 
 def _checked(segments: Segments, utterance: Utterance) -> Segments:

@@ -13,6 +13,7 @@ from asr.data.manifest import Utterance
 from asr.errors import AudioError
 from asr.interfaces import Encoded
 from asr.recognition.long_form import Segment, Segments
+from asr.system.devices import sent
 
 
 class Piece(NamedTuple):
@@ -92,4 +93,4 @@ def joined_rows(rows: Sequence[Tensor]) -> Encoded:
     """Pad the encoder's outputs for utterances or segments, (T', D) each, to a batch."""
     encoder_out = pad_sequence([*rows], batch_first=True)
     num_frames = tuple(map(len, rows))
-    return Encoded(encoder_out, torch.tensor(num_frames, device=encoder_out.device), {}, num_frames=num_frames)
+    return Encoded(encoder_out, sent(torch.tensor(num_frames), encoder_out.device), {}, num_frames=num_frames)

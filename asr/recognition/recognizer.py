@@ -447,9 +447,10 @@ class Recognizer:
             with self.recording_encoder.autocast():
                 return without_nan(self.frame_head.log_probs(encoded.out))
 
-        without_nan(encoded.out)
         if "frame_head" in self.decode.needs:
-            encoded = encoded._replace(log_probs=log_probs())
+            encoded = encoded._replace(log_probs=log_probs())  # NaN in `out` is NaN here
+        else:
+            without_nan(encoded.out)
         hypotheses = self.search(self.evidence(encoded), values, biasings)
 
         def frames_of(number: int) -> Tensor:

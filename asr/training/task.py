@@ -20,6 +20,7 @@ from asr.data.seeds import derive_seed
 from asr.interfaces import Moment, Schedule
 from asr.objective.parts import Losses, Measure, Trainable, TrainedBatch, Validation
 from asr.objective.word_validation import described
+from asr.system.devices import answers_at_once
 from asr.text.printable import listed
 from asr.training.distributed import TrainerProcesses, add_up, fail_together, gather
 from asr.training.gradients import divide_and_clip
@@ -355,8 +356,3 @@ def epochs_done(trainer: pl.Trainer) -> float:
     epochs = trainer.datamodule.epochs  # type: ignore[attr-defined]  # a TrainingData
     done: float = epochs.done(trainer.current_epoch, trainer.world_size, batches_begun(trainer))
     return done
-
-
-def answers_at_once(device: torch.device) -> bool:
-    """Return whether results are available without a synchronisation, as on a CPU, which computes synchronously."""
-    return device.type == "cpu"

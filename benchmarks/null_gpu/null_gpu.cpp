@@ -355,6 +355,7 @@ COUNTS(cudnnRNNForward) COUNTS(cudnnRNNBackwardData_v8) COUNTS(cudnnRNNBackwardW
 SUCCEEDS(cuInit) SUCCEEDS(cuCtxSetCurrent) SUCCEEDS(cuCtxPushCurrent_v2) SUCCEEDS(cuFuncSetAttribute)
 SUCCEEDS(cuFuncSetCacheConfig) SUCCEEDS(cuModuleUnload) SUCCEEDS(cuTensorMapEncodeTiled) SUCCEEDS(cuCtxSetLimit)
 WAITS(cuCtxSynchronize) WAITS(cuStreamSynchronize)
+int cuCtxGetLimit(size_t* limit) { return give<size_t>(limit, 0); }
 int cuDriverGetVersion(int* version) { return give(version, 13000); }
 int cuDeviceGetCount(int* number) { return give(number, 1); }
 int cuDeviceGet(int* device, int number) { return give(device, number); }
