@@ -1,6 +1,5 @@
 """Between two logged steps, only the functions named here make the program wait for the device."""
 
-import traceback
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -8,7 +7,6 @@ from unittest.mock import Mock
 
 import pytest
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from asr.checkpoint.saved import kept_checkpoints
 from asr.data.batch import Batch
@@ -21,58 +19,22 @@ from asr.recognition.inference import have_nan
 from asr.train import train
 from asr.training import task
 from asr.training.task import TrainingTask
-from tests.conftest import ROOT, TINY, settings_with, tone_corpus
+from benchmarks.gpu.counts import Questions
+from tests.conftest import TINY, settings_with, tone_corpus
 from tests.refusals import refused
 from tests.test_greedy_hotwords import search_of
 from tests.test_train import metrics
 from tests.transducers import DIM
 
-# Operations that return numbers, or shapes that depend on numbers: on a GPU each waits for all pending operations.
-ASKING = ("_local_scalar_dense", "nonzero", "masked_select", "equal", "unique", "is_pinned")
-METHODS = ("item", "tolist", "cpu", "numpy", "__bool__", "__int__", "__float__", "__index__")
-
-
-def asking() -> str:
-    """Return the innermost function of asr that is running, as file.function."""
-    codes = (frame.f_code for frame, _ in traceback.walk_stack(None))
-    own = (code for code in codes if Path(code.co_filename).is_relative_to(ROOT / "asr"))
-    return next((f"{Path(code.co_filename).stem}.{code.co_name}" for code in own), "outside of asr")
-
-
-class Questions(TorchDispatchMode):
-    """Count, by function and on any thread, the operations in ASKING and those that index by a mask."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.counts: Counter[str] = Counter()
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        name = func.overloadpacket.__name__
-        by_mask = name.startswith("index") and any(
-            isinstance(index, torch.Tensor) and index.dtype == torch.bool for index in args[1]
-        )
-        if name in ASKING or by_mask:
-            self.counts[asking()] += 1
-        return func(*args, **(kwargs or {}))
-
 
 @pytest.fixture
 def operations(monkeypatch: pytest.MonkeyPatch) -> list[Counter[str]]:
-    """Return a list that receives, for each batch of a run, the counts of Questions and calls of METHODS, by function.
+    """Return a list that receives, for each batch of a run, the counts of Questions, by function.
 
     The run treats its device as slow, like a GPU.
     """
     batches: list[Counter[str]] = []
     modes: list[Questions] = []
-    for name in METHODS:
-        real = getattr(torch.Tensor, name)
-
-        def counting(self: Any, *arguments: Any, _real: Any = real) -> Any:
-            if modes:
-                modes[-1].counts[asking()] += 1
-            return _real(self, *arguments)
-
-        monkeypatch.setattr(torch.Tensor, name, counting)
     begin, end = TrainingTask.on_train_batch_start, TrainingTask.on_train_batch_end
 
     def start(self: TrainingTask, batch: Batch, batch_idx: int) -> None:

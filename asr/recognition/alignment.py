@@ -5,6 +5,7 @@ from torch import Tensor
 
 from asr.interfaces import BLANK_ID, Span
 from asr.kernels.native import torchaudio_functions
+from asr.system.devices import sent
 
 FLOOR = -1e4  # minimum log-probability; without it, torchaudio returns a wrong text if all paths are impossible
 MAX_CELLS = 1 << 27  # maximum number of cells of torchaudio's table of frames x states, one byte per cell
@@ -26,7 +27,7 @@ def token_spans(log_probs: Tensor, tokens: list[int]) -> list[Span]:
         return []
     # The blank has the smallest id, so that it is the first column.
     used, columns = torch.tensor([BLANK_ID, *tokens]).unique(return_inverse=True)
-    kept = log_probs[:, used.to(log_probs.device)].float().cpu()
+    kept = log_probs[:, sent(used, log_probs.device)].float().cpu()
     functions = torchaudio_functions()
     if functions is not None and len(log_probs) * (2 * len(tokens) + 1) <= MAX_CELLS:
         targets = columns[None, 1:].int()

@@ -12,12 +12,18 @@ from typing import Any, NamedTuple
 
 import torch
 from torch.profiler import ProfilerActivity, profile
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from benchmarks.null_gpu import NULL_GPU
 
 ROOT = Path(__file__).parents[2]
 OUTSIDE = "outside of asr"
 LAUNCHES = ("cudaLaunchKernel", "cuLaunchKernel", "cudaMemsetAsync", "cudaGraphLaunch")  # names in a profile
+
+
+# Operations that return numbers, or shapes that depend on numbers: on a GPU each waits for all pending operations.
+ASKING = ("_local_scalar_dense", "nonzero", "masked_select", "equal", "unique", "is_pinned")
+METHODS = ("item", "tolist", "cpu", "numpy", "__bool__", "__int__", "__float__", "__index__")
 
 
 class Counts(NamedTuple):
@@ -33,6 +39,51 @@ class Counts(NamedTuple):
     launches: int
     waits: Counter[str]
     peak: int
+
+
+class Questions(TorchDispatchMode):
+    """Counts, on a CPU and on any thread, what would make the program wait for a GPU, by the function of asr that asks.
+
+    These are the operations in ASKING and those that index by a mask, and calls of METHODS. Waits within an operation,
+    as in torch's CTC loss, are not visible on a CPU. `num_operations` counts all operations, except views.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.counts: Counter[str] = Counter()
+        self.num_operations = 0
+        self._methods = {name: getattr(torch.Tensor, name) for name in METHODS}
+
+    def __enter__(self) -> "Questions":
+        """Begin to count."""
+        for name in METHODS:
+            setattr(torch.Tensor, name, self._asking(self._methods[name]))
+        super().__enter__()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        """Stop counting."""
+        super().__exit__(*error)
+        for name, method in self._methods.items():
+            setattr(torch.Tensor, name, method)
+
+    def _asking(self, method: Callable[..., Any]) -> Callable[..., Any]:
+        def asked(tensor: torch.Tensor, *arguments: Any) -> Any:
+            self.counts[asking()] += 1
+            return method(tensor, *arguments)
+
+        return asked
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Count an operation; torch calls this for each operation."""
+        name = func.overloadpacket.__name__
+        self.num_operations += not func.is_view
+        by_mask = name.startswith("index") and any(
+            isinstance(index, torch.Tensor) and index.dtype == torch.bool for index in args[1]
+        )
+        if name in ASKING or by_mask:
+            self.counts[asking()] += 1
+        return func(*args, **(kwargs or {}))
 
 
 def is_null() -> bool:

@@ -44,6 +44,7 @@ from benchmarks.nets import TOKENS_PER_SECOND, VOCAB_SIZE
 from benchmarks.results import Results, fixed
 
 NAME = "gpu_launches"
+MODULE = f"{__package__}.launches"
 SEED = 1
 FIRST_LETTER = 0x4E00
 AVERAGE, CHECKPOINTING, LORA, ACCUMULATION, LOGGED = "average", "checkpointing", "lora", "accumulation", "logged"
@@ -51,8 +52,6 @@ WAYS = (AVERAGE, CHECKPOINTING, LORA, ACCUMULATION, LOGGED)
 CASES = [  # overrides of conf/train.yaml, and WAYS
     *(f"encoder={encoder} head=ctc" for encoder in ("conformer_s", "conformer_m", "conformer_l", "fast_conformer_l")),
     "encoder=conformer_s head=ctc_self_conditioned",
-    "encoder=conformer_s head=transducer",
-    "encoder=conformer_s head=tdt",
     *(f"encoder=conformer_s head=ctc {way}" for way in WAYS),
 ]
 ATTENTION = re.compile(r"_scaled_dot_product_(\w*attention)$")
@@ -136,7 +135,7 @@ def again_on_null_gpu(arguments: Sequence[str]) -> int:
         raise InputError(f"there must be a GPU or a null GPU; got neither, because {reason}.")
     with tempfile.TemporaryDirectory() as folder:
         environment = os.environ | null_gpu.build(Path(folder))
-        return subprocess.run([sys.executable, "-m", __name__, *arguments], env=environment, check=False).returncode
+        return subprocess.run([sys.executable, "-m", MODULE, *arguments], env=environment, check=False).returncode
 
 
 def measure(case: str, size: Size, turns: int) -> Measured:
