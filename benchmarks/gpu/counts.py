@@ -51,7 +51,7 @@ class Questions(TorchDispatchMode):
     def __init__(self) -> None:
         super().__init__()
         self.counts: Counter[str] = Counter()
-        self.num_operations = 0
+        self.num_operations, self._is_asked = 0, False
         self._methods = {name: getattr(torch.Tensor, name) for name in METHODS}
 
     def __enter__(self) -> "Questions":
@@ -69,8 +69,14 @@ class Questions(TorchDispatchMode):
 
     def _asking(self, method: Callable[..., Any]) -> Callable[..., Any]:
         def asked(tensor: torch.Tensor, *arguments: Any) -> Any:
+            if self._is_asked:
+                return method(tensor, *arguments)
             self.counts[asking()] += 1
-            return method(tensor, *arguments)
+            self._is_asked = True  # the operations of a method are the same question
+            try:
+                return method(tensor, *arguments)
+            finally:
+                self._is_asked = False
 
         return asked
 
@@ -81,7 +87,7 @@ class Questions(TorchDispatchMode):
         by_mask = name.startswith("index") and any(
             isinstance(index, torch.Tensor) and index.dtype == torch.bool for index in args[1]
         )
-        if name in ASKING or by_mask:
+        if (name in ASKING or by_mask) and not self._is_asked:
             self.counts[asking()] += 1
         return func(*args, **(kwargs or {}))
 

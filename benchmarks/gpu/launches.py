@@ -12,11 +12,13 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from statistics import median
 from types import SimpleNamespace
 from typing import Any, NamedTuple
+from unittest.mock import patch
 
 import torch
 from torch import Tensor
@@ -29,6 +31,7 @@ from asr.cli.command import run_command
 from asr.data.batch import Batch
 from asr.diagnosis.training_memory import set_modes, step_bytes
 from asr.errors import InputError
+from asr.kernels import ctc_loss, lattice
 from asr.objective.parts import Losses
 from asr.recognition.model import Model
 from asr.settings.conf import default_settings
@@ -48,11 +51,13 @@ MODULE = f"{__package__}.launches"
 SEED = 1
 FIRST_LETTER = 0x4E00
 AVERAGE, CHECKPOINTING, LORA, ACCUMULATION, LOGGED = "average", "checkpointing", "lora", "accumulation", "logged"
-WAYS = (AVERAGE, CHECKPOINTING, LORA, ACCUMULATION, LOGGED)
+NO_TRITON = "no-triton"
+WAYS = (AVERAGE, CHECKPOINTING, LORA, ACCUMULATION, LOGGED, NO_TRITON)
+HEADS = ("ctc_self_conditioned", "transducer", "tdt")
 CASES = [  # overrides of conf/train.yaml, and WAYS
     *(f"encoder={encoder} head=ctc" for encoder in ("conformer_s", "conformer_m", "conformer_l", "fast_conformer_l")),
-    "encoder=conformer_s head=ctc_self_conditioned",
     *(f"encoder=conformer_s head=ctc {way}" for way in WAYS),
+    *(f"encoder=conformer_s head={head}{way}" for head in HEADS for way in (f" {NO_TRITON}", "")),
 ]
 ATTENTION = re.compile(r"_scaled_dot_product_(\w*attention)$")
 
@@ -110,7 +115,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     columns |= {"peak GB": fixed(2), "forecast GB": fixed(2), "attention": str, "waits in": listed}
     table = Results(NAME, columns, bars="launches")
     for case in options.cases:
-        measured = measure(case, Size(int(utterances), float(seconds), options.vocab_size), options.turns)
+        with ExitStack() as stack:
+            if NO_TRITON in case.split():
+                for module in (ctc_loss, lattice):
+                    stack.enter_context(patch.object(module, "triton_lattice", lambda device: None))
+            measured = measure(case, Size(int(utterances), float(seconds), options.vocab_size), options.turns)
         counts, waits = measured.counts, measured.counts.waits
         times = [None if seconds is None else 1000 * seconds for seconds in (measured.host, measured.device)]
         memory = (counts.peak - measured.uncounted) / 1e9, measured.forecast / 1e9
