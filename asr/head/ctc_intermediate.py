@@ -8,8 +8,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from asr.errors import InputError
-from asr.head.ctc import CTC, ctc_loss
+from asr.head.ctc import CTC
 from asr.interfaces import BlockDims, Encoded, Tap, Targets
+from asr.kernels.ctc_loss import ctc_loss
 from asr.settings.rule import Fraction, whole
 
 NumIntermediate = Annotated[int, whole(1, 100)]

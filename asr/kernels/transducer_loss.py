@@ -66,18 +66,11 @@ class _LatticeLoss(torch.autograd.Function):
         sigma: float,
     ) -> Tensor:
         dtype = torch.promote_types(logits.dtype, torch.float32)
-        widest = torch.promote_types(dtype, exact(logits.device))
         blanks = [Arc(frames, 0) for frames in durations or (1,) if frames > 0]
         moves = [Arc(frames, 1) for frames in durations or (0,)]
         following = F.pad(tokens, (0, 1), value=BLANK_ID)[:, None, :, None].expand(-1, logits.shape[1], -1, 1)
-        token_logits, duration_logits = logits.to(dtype).tensor_split([logits.shape[-1] - len(durations)], dim=-1)
-        total = token_logits.logsumexp(dim=-1, keepdim=True)  # (B, T', U + 1, 1)
-        blank = (token_logits[..., BLANK_ID, None] - total - sigma).to(widest)
-        token = (token_logits.gather(3, following) - total - sigma).to(widest)
-        if durations:
-            duration = duration_logits.log_softmax(dim=-1).to(widest)
-            blank, token = blank + duration[..., -len(blanks) :], token + duration
-        lattice = Lattice(torch.cat([blank, token], dim=-1), (*blanks, *moves), lengths, token_lengths)
+        weights, total = _weights(logits, following, len(durations), len(blanks), sigma)
+        lattice = Lattice(weights, (*blanks, *moves), lengths, token_lengths)
         log_prob, posteriors = paths(lattice)
         blank, token = posteriors.tensor_split([len(blanks)], dim=-1)
         duration = token[..., : len(durations)].clone()
@@ -104,3 +97,31 @@ class _LatticeLoss(torch.autograd.Function):
         gradients.masked_fill_(padding[..., None], 0.0)
         gradients.mul_(gradient.to(total.dtype)[:, None, None, None])
         return gradients.to(logits.dtype), None, None, None, None, None
+
+
+def _weights(
+    logits: Tensor, following: Tensor, num_durations: int, num_blanks: int, sigma: float
+) -> tuple[Tensor, Tensor]:
+    """Compute the log-probabilities of the arcs, (B, T', U + 1, K), in the widest type of the device.
+
+    Args:
+        logits: (B, T', U + 1, V + D).
+        following: the token that follows in each cell, (B, T', U + 1, 1).
+        num_durations: D.
+        num_blanks: number of durations of blanks.
+        sigma: as in `transducer_loss`.
+
+    Returns:
+        The log-probabilities, and the normaliser of the tokens' logits, (B, T', U + 1, 1).
+    """
+    dtype = torch.promote_types(logits.dtype, torch.float32)
+    widest = torch.promote_types(dtype, exact(logits.device))
+    token_logits, duration_logits = logits.tensor_split([logits.shape[-1] - num_durations], dim=-1)
+    largest = token_logits.amax(dim=-1, keepdim=True).to(dtype)
+    total = largest + (token_logits - largest).exp_().sum(dim=-1, keepdim=True).log_()  # logsumexp hides its memory
+    blank = (token_logits[..., BLANK_ID, None] - total - sigma).to(widest)
+    token = (token_logits.gather(3, following) - total - sigma).to(widest)
+    if num_durations:
+        duration = duration_logits.log_softmax(dim=-1, dtype=dtype).to(widest)
+        blank, token = blank + duration[..., -num_blanks:], token + duration
+    return torch.cat([blank, token], dim=-1), total
