@@ -32,6 +32,11 @@ class Tokenizer(Protocol):
     def decode(self, tokens: Iterable[int]) -> str: ...
     def files(self) -> dict[str, bytes]: ...
     def load(self, files: dict[str, bytes]) -> None: ...
+    def extend(self, pieces: Sequence[str]) -> None:
+        """Append pieces to a fitted tokenizer, with the next ids; each has a character that it cannot spell yet.
+
+        Texts without these characters must be encoded as before.
+        """
 
 
 class Normalization(Protocol):

@@ -5,7 +5,6 @@ A model is a protobuf message. Concatenated messages merge into one. The values 
 value counts.
 """
 
-import struct
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
@@ -13,13 +12,12 @@ import sentencepiece
 
 from asr.errors import InputError, shown
 from asr.tokenizer.sentencepiece import FILE
+from asr.tokenizer.subword_pieces import CONTROL, PIECES, SubwordPiece, piece_field, written
 
-PIECES, TRAINER, NORMALIZER = 1, 2, 3  # numbers of the fields of a SentencePiece model
+TRAINER, NORMALIZER = 2, 3  # numbers of the fields of a SentencePiece model
 MODEL_TYPE = 3  # number of a field of the message TRAINER
 CHARSMAP = 2  # number of a field of the message NORMALIZER: the replacements of characters, compiled
 ALGORITHMS = {1: "unigram", 2: "bpe"}  # SentencePiece's numbers for its algorithms
-# SentencePiece's numbers for types of pieces: control pieces never occur in texts, user-defined pieces are never split.
-NORMAL, UNKNOWN, CONTROL, USER_DEFINED = 1, 2, 3, 4
 BLANK = "<blank>"
 
 
@@ -59,20 +57,12 @@ def algorithm(model: bytes) -> str:
     return ALGORITHMS[int(number)]
 
 
-class SubwordPiece(NamedTuple):
-    """A piece of a SentencePiece model: its name, its score (a higher one is preferred), and its type."""
-
-    name: str
-    score: float
-    type: int
-
-
 def model_of(pieces: Sequence[SubwordPiece], algorithm: str, charsmap: bytes) -> bytes:
     """Write a SentencePiece model that begins with the unknown piece and normalises texts with `charsmap`."""
     [number] = [number for number, name in ALGORITHMS.items() if name == algorithm]
-    trainer = _written(TRAINER, _written(MODEL_TYPE, number)) + _OF_NEMO
-    normalizer = _written(NORMALIZER, _written(CHARSMAP, charsmap)) if charsmap else b""
-    return b"".join(map(_of_piece, pieces)) + trainer + normalizer
+    trainer = written(TRAINER, written(MODEL_TYPE, number)) + _OF_NEMO
+    normalizer = written(NORMALIZER, written(CHARSMAP, charsmap)) if charsmap else b""
+    return b"".join(map(piece_field, pieces)) + trainer + normalizer
 
 
 def charsmap(model: bytes) -> bytes:
@@ -138,34 +128,12 @@ def _varint(message: bytes, at: int) -> tuple[int, int]:
     raise IndexError
 
 
-def _encoded(number: int) -> bytes:
-    """Encode a number as a varint; negative numbers have 64 bits."""
-    number &= (1 << 64) - 1
-    encoded = bytearray()
-    while number >= 0x80:
-        encoded.append(number & 0x7F | 0x80)
-        number >>= 7
-    return bytes([*encoded, number])
-
-
-def _written(number: int, value: int | bytes) -> bytes:
-    """Encode a field of a protobuf message."""
-    if isinstance(value, int):
-        return _encoded(number << 3) + _encoded(value)
-    return _encoded(number << 3 | 2) + _encoded(len(value)) + value
-
-
 def _special(unknown: int, blank: int) -> bytes:
     """Encode the training settings that name the special pieces: unk_id, bos_id, eos_id, pad_id and pad_piece."""
     ids = {40: unknown, 41: -1, 42: -1, 43: blank}
-    settings = b"".join(_written(field, number) for field, number in ids.items())
-    return _written(TRAINER, settings + (_written(48, BLANK.encode()) if blank >= 0 else b""))
+    settings = b"".join(written(field, number) for field, number in ids.items())
+    return written(TRAINER, settings + (written(48, BLANK.encode()) if blank >= 0 else b""))
 
 
-def _of_piece(piece: SubwordPiece) -> bytes:
-    score = _encoded(2 << 3 | 5) + struct.pack("<f", piece.score)
-    return _written(PIECES, _written(1, piece.name.encode()) + score + _written(3, piece.type))
-
-
-_BLANK_PIECE = _of_piece(SubwordPiece(BLANK, 0.0, CONTROL))
+_BLANK_PIECE = piece_field(SubwordPiece(BLANK, 0.0, CONTROL))
 _OF_OURS, _OF_NEMO = _special(unknown=1, blank=0), _special(unknown=0, blank=-1)

@@ -170,6 +170,9 @@ def fitted_front_end(
         "features": statistics_of(features, settings, corpus.train),
         "prompt": FittedPart(labels, partial(labels.fit, corpus.train)),
     }
+    if settings.init.extend_tokenizer is not None and start is not None:
+        del parts["tokenizer"]  # made again when a run is resumed: its size is not that of the settings
+        start.extend_tokenizer(tokenizer, settings, corpus.train.texts)
     load_or_fit(settings, parts, keep, start)
     return tokenizer, features, labels
 

@@ -1,12 +1,14 @@
 """Initialisation from a trained model: load its components and weights, and log what happens to each tensor."""
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, cast
+from unicodedata import combining, normalize
 
 import torch
 from torch import Tensor, nn
@@ -23,7 +25,9 @@ from asr.interfaces import Tokenizer
 from asr.recognition.recognizer import Recognizer
 from asr.run.settings import InitSettings, RunSettings, sections_of
 from asr.settings.conf import default_settings
+from asr.text.numbers import counted
 from asr.text.printable import listed
+from asr.tokenizer.extension import WORD_START, checked_pieces, pieces_for
 
 if TYPE_CHECKING:
     from asr.recognition.model import Model
@@ -119,6 +123,31 @@ class Initialization:
         """Return the files of a fitted part of the model, such as its tokenizer; None if the run has another part."""
         return self.bundle.files if components.get(part) == self.bundle.config.get(part) else None
 
+    def extend_tokenizer(self, tokenizer: Tokenizer, settings: RunSettings, texts: Iterable[str]) -> None:
+        """Load the model's tokenizer, and append the pieces of `init.extend_tokenizer`.
+
+        Args:
+            tokenizer: the run's tokenizer, not fitted.
+            settings: settings of the run.
+            texts: training texts.
+
+        Raises:
+            InputError: the run has another tokenizer than the model, or the pieces cannot be appended.
+        """
+        setting, extension = "init.extend_tokenizer", settings.init.extend_tokenizer
+        learnt = self.learnt(settings.components, "tokenizer")
+        if learnt is None or not self.recognises:
+            must = f"{setting} must be null unless the run has the tokenizer of the model in init.from, {self.source}"
+            raise InputError(f"{must}; it has another one. Leave out tokenizer=..., or {setting}.")
+        tokenizer.load(learnt)
+        if isinstance(extension, list):
+            pieces = checked_pieces(extension, tokenizer, setting)
+        else:
+            pieces = pieces_for(texts, tokenizer)
+        tokenizer.extend(pieces)
+        names = [piece.replace(" ", WORD_START) for piece in pieces]
+        logger.info("%s: %s appended to the tokenizer: %s", setting, counted(len(names), "piece"), " ".join(names))
+
     @property
     def recognises(self) -> bool:
         """Whether the model is a recogniser; otherwise it is an encoder without a head."""
@@ -163,6 +192,8 @@ class Initialization:
             loaded, target = loadable[name], state[name]
             if name.startswith("head.") and pieces.differ and pieces.are_rows(loaded, target):
                 taken[name] = pieces.rows(loaded)
+            elif name.startswith("head.") and pieces.differ and pieces.are_columns(loaded, target):
+                taken[name] = pieces.rows(loaded.mT).mT.contiguous()
             elif name.startswith(JOINER_OUTPUT) and loaded.shape[1:] == target.shape[1:]:
                 taken[name] = pieces.joiner_rows(loaded, target, *durations)
             elif loaded.shape == target.shape:
@@ -264,18 +295,22 @@ def _frame_head_prefix(model: "Model") -> str | None:
 
 
 class _Pieces:
-    """Converts weights that have one row per token from the tokens of one tokenizer to those of another."""
+    """Converts weights that have one row, or column, per token from the tokens of one tokenizer to those of another."""
 
     def __init__(self, old: Tokenizer, new: Tokenizer) -> None:
         self.differ = list(old.names) != list(new.names)
         self._sizes = (old.vocab_size, new.vocab_size)
         ids = {piece: number for number, piece in enumerate(old.names)}
-        self._spellings = [[ids[piece]] if piece in ids else _spelling(old, piece) for piece in new.names]
+        self._spellings = [_spelling(old, ids, piece) for piece in new.names]
         self.counts = (new.vocab_size, sum(piece in ids for piece in new.names))
 
     def are_rows(self, given: Tensor, wanted: Tensor) -> bool:
         """Whether `given` has a row for each old token, and `wanted` a row for each new token."""
         return (len(given), len(wanted)) == self._sizes and given.shape[1:] == wanted.shape[1:]
+
+    def are_columns(self, given: Tensor, wanted: Tensor) -> bool:
+        """Whether these are weights of a layer that reads tokens: `are_rows`, for columns."""
+        return given.ndim == wanted.ndim == 2 and self.are_rows(given.mT, wanted.mT)
 
     def joiner_rows(self, given: Tensor, wanted: Tensor, old: list[int], new: list[int]) -> Tensor:
         """Convert the rows of a joiner's output: those of tokens, then one for each duration.
@@ -293,16 +328,22 @@ class _Pieces:
     def rows(self, given: Tensor) -> Tensor:
         """Copy the rows of common pieces, and average rows for other pieces.
 
-        A piece that only the new tokenizer has gets the mean of the rows of the old pieces that spell it. If they
-        cannot spell it, it gets the mean of all rows.
+        A piece that only the new tokenizer has gets the mean of the rows of the old pieces that spell it, or spell it
+        in lower case, or without marks. If they cannot spell it, it gets the mean of all rows.
         """
         means = [given[spelling] if spelling else given for spelling in self._spellings]
         return torch.stack([rows.mean(dim=0) for rows in means])
 
 
-def _spelling(tokenizer: Tokenizer, piece: str) -> list[int]:
-    """Spell a piece with tokens of another tokenizer; return [] if this is impossible."""
-    try:
-        return tokenizer.encode(piece.strip())
-    except InputError:
-        return []
+def _spelling(tokenizer: Tokenizer, ids: Mapping[str, int], piece: str) -> list[int]:
+    """Spell a piece with tokens of another tokenizer: as it is, in lower case, or without marks; [] if impossible.
+
+    `ids` are the ids of the tokenizer's pieces.
+    """
+    plain = "".join(each for each in normalize("NFKD", piece.casefold()) if not combining(each))
+    for form in (piece, piece.lower(), plain):
+        if form in ids:
+            return [ids[form]]
+        with suppress(InputError):
+            return tokenizer.encode(form.strip())
+    return []

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -286,8 +286,15 @@ def prepare(settings: RunSettings, rank: int, world_size: int, find_batch_second
         settings = settings.with_batch_seconds(found)
     state = replace(run, settings=settings).enter(files, augmentation)
     base = base_config(start.fingerprint, start.source) if start and ADAPTER in components else None
-    extra = checkpoint_extra(components, files, base=base)
+    extra = checkpoint_extra(
+        {**components, "tokenizer": _as_fitted(components["tokenizer"], tokenizer)}, files, base=base
+    )
     return Prepared(settings, state, extra, corpus, features, augmentation, start, tokenizer, labels)
+
+
+def _as_fitted(chosen: Mapping[str, Any], tokenizer: "Tokenizer") -> dict[str, Any]:
+    """Return the settings of a tokenizer with its size after an extension."""
+    return {**chosen, **({"vocab_size": tokenizer.vocab_size} if "vocab_size" in chosen else {})}
 
 
 def own_tensors(model: nn.Module) -> frozenset[str]:

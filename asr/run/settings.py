@@ -25,6 +25,7 @@ from asr.settings.rule import (
     SWITCH,
     TEXT,
     THREADS,
+    Rule,
     above,
     list_of,
     number,
@@ -38,6 +39,10 @@ from asr.system.processes import workers_beside
 OF_EVERY_OBJECTIVE = ("objective", "optimizer", "schedule")
 OPTIONAL = ("callback", "logger")
 
+FROM_TEXTS = "texts"  # value of init.extend_tokenizer
+_PIECES = list_of(TEXT, "of pieces, such as [Ä,ö]", least=1)
+EXTENSION = Rule(f"{FROM_TEXTS} or {_PIECES.words}", lambda value: value == FROM_TEXTS or _PIECES.holds(value))
+
 logger = logging.getLogger(__name__)
 
 
@@ -50,12 +55,20 @@ class InitSettings:
         parts: parts whose weights are loaded: encoder, head or both.
         frozen: name patterns of weights that are not trained.
         frozen_steps: number of optimizer steps for which these weights are not trained; None: all steps.
+        extend_tokenizer: pieces that are appended to the model's tokenizer; FROM_TEXTS: the characters of the training
+            texts that it cannot spell; None: none.
     """
 
     source: Annotated[str | None, or_null(TEXT), Key("from")]
     parts: Annotated[list[str], list_of(one_of("encoder", "head"), "of encoder and head", least=1)]
     frozen: Annotated[list[str], list_of(TEXT, "of patterns, such as [encoder.subsampling.*]")]
     frozen_steps: Annotated[int | None, or_null(whole(1))]
+    extend_tokenizer: Annotated[str | list[str] | None, or_null(EXTENSION)] = None
+
+    def __post_init__(self) -> None:
+        if self.extend_tokenizer is not None and self.source is None:
+            must = "init.extend_tokenizer extends the tokenizer of a trained model, and needs init.from=MODEL"
+            raise InputError(f"{must}; got null.")
 
 
 @dataclass(frozen=True)

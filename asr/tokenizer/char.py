@@ -1,6 +1,6 @@
 """Characters as tokens."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 
 from asr.errors import InputError, shown
@@ -73,6 +73,17 @@ class Char:
         if len(set(characters)) < len(characters):
             raise InputError(f"{must}; {len(characters) - len(set(characters))} are repeated.")
         self._set(characters)
+
+    def extend(self, pieces: Sequence[str]) -> None:
+        """Append characters, with the next ids.
+
+        Raises:
+            InputError: a piece has several characters.
+        """
+        for piece in pieces:
+            if len(piece) != 1:
+                raise InputError(f"a tokenizer of characters can be extended by characters only; got {shown(piece)}.")
+        self._set([*self._characters, *pieces])
 
     def _set(self, characters: list[str]) -> None:
         self._characters = characters

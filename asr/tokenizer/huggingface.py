@@ -4,7 +4,7 @@ import base64
 import json
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
 from typing import Annotated, Any
@@ -96,6 +96,33 @@ class HuggingFace:
     def files(self) -> dict[str, bytes]:
         """Return the tokenizer's file, as trained or as loaded."""
         return {FILE: self._content} | hidden_files(self._hidden)
+
+    def extend(self, pieces: Sequence[str]) -> None:
+        """Append pieces, with the next ids, to the file's vocabulary.
+
+        Raises:
+            InputError: the file's model is BPE, which joins characters in pairs, and a piece is longer than a character
+                at the beginning of a word, or lacks the piece of its character.
+        """
+        tokenizer = json.loads(self._content)
+        model, own = tokenizer["model"], _names(self._tokenizer)
+        appended = [piece.replace(" ", SPACE) for piece in pieces]
+        if model["type"] == "Unigram":
+            lowest = min(score for _, score in model["vocab"])
+            # A piece's id is its place, so added tokens outside of the vocabulary, such as the blank, enter it.
+            model["vocab"] += [[name, lowest] for name in [*own, *appended][len(model["vocab"]) :]]
+        else:
+            ids = {name: number for number, name in enumerate([*own, *appended])}
+            pairs = [(name[:1], name[1:]) for name in appended if len(name) > 1]
+            for first, second in pairs:
+                if first != SPACE or second not in ids or SPACE not in ids:
+                    must = f"{FILE} is a BPE model, and can be extended by a character, also with {SPACE} before it"
+                    raise InputError(f"{must}; got {shown(first + second)}. Give characters, {SPACE}x only beside x.")
+            is_paired = bool(model["merges"]) and isinstance(model["merges"][0], list)
+            model["merges"] += [[*pair] if is_paired else " ".join(pair) for pair in pairs]
+            model["vocab"] = ids
+        self.vocab_size += len(pieces)
+        self.load({**self.files(), FILE: (json.dumps(tokenizer, ensure_ascii=False) + "\n").encode()})
 
     def load(self, files: dict[str, bytes]) -> None:
         """Restore the tokenizer from the output of `files`, or from another project's `tokenizer.json`.

@@ -1,7 +1,7 @@
 """Subwords as tokens, computed by the SentencePiece library."""
 
 import io
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Annotated
 
 import sentencepiece
@@ -11,6 +11,7 @@ from asr.settings.rule import one_of, whole
 from asr.text.words import byte_piece, text_of
 from asr.tokenizer.hidden import hidden_files, read_hidden, without_hidden
 from asr.tokenizer.reserved import without_reserved
+from asr.tokenizer.subword_pieces import USER_DEFINED, SubwordPiece, piece_field
 
 FILE = "tokenizer.model"
 UNKNOWN_ID = 1
@@ -107,6 +108,13 @@ class SentencePiece:
     def files(self) -> dict[str, bytes]:
         """Return the trained tokenizer as the files that a bundle stores."""
         return {FILE: self._model} | hidden_files(self._hidden)
+
+    def extend(self, pieces: Sequence[str]) -> None:
+        """Append pieces, with the next ids, that SentencePiece never splits and does not normalise."""
+        lowest = min(self.piece_scores.values())  # for libraries that read the model as a table of pieces and scores
+        appended = [SubwordPiece(piece.replace(" ", SPACE), lowest, USER_DEFINED) for piece in pieces]
+        self.vocab_size += len(pieces)
+        self.load({**self.files(), FILE: b"".join([self._model, *map(piece_field, appended)])})
 
     def load(self, files: dict[str, bytes]) -> None:
         """Restore the tokenizer from the output of `files`."""

@@ -20,6 +20,7 @@ SYNONYMS = {  # names of other toolkits, and the settings of asr with this purpo
     "d_model": ("encoder.dim", "token_model.dim"),
     "epochs": ("trainer.max_epochs",),
     "exp_dir": ("run_dir",),
+    "extend": ("init.extend_tokenizer",),
     "fp16": ("trainer.precision",),
     "gpus": ("trainer.devices",),
     "grad_clip": ("trainer.gradient_clip_val",),

@@ -11,21 +11,12 @@ from asr.build import build_tokenizer
 from asr.errors import InputError, shown
 from asr.interchange.foreign import Vocabulary, is_hidden
 from asr.interchange.sentences import SENTENCES, tokens_of
-from asr.interchange.subword_model import (
-    BLANK,
-    CONTROL,
-    NORMAL,
-    UNKNOWN,
-    USER_DEFINED,
-    SubwordPiece,
-    charsmap,
-    model_of,
-    with_blank,
-)
+from asr.interchange.subword_model import BLANK, charsmap, model_of, with_blank
 from asr.text.numbers import counted
 from asr.tokenizer import sentencepiece as subwords
 from asr.tokenizer.hidden import hidden_files
 from asr.tokenizer.huggingface import FILE, SPACE, HuggingFace, names, steps, unknown_piece
+from asr.tokenizer.subword_pieces import CONTROL, NORMAL, UNKNOWN, USER_DEFINED, SubwordPiece
 
 BLANKS = ("<pad>", "<blank>", "<|blank|>")  # names for an added blank, the first of which is Parakeet-CTC's
 
