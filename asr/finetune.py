@@ -36,6 +36,7 @@ INSTEAD = {  # settings that --set must not contain, and the options that choose
     "corpus": "DATA, --test or --also-test",
     "init.from": "MODEL",
     "experiment": "asr.finetune itself",
+    "init.extend_tokenizer": "--extend",
     "adapter": "--method",
     "seed": "--seed",
 }
@@ -92,6 +93,8 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     add("--hours", type=float, metavar="H", help=hours)
     deadline = "end after --hours even if the machine is slower than measured; then the schedule is cut"
     add("--stop-at-deadline", action="store_true", help=deadline)
+    extend = "add tokens for the characters that the model has no token for, instead of leaving these out"
+    add("--extend", action="store_true", help=extend)
     add("--seed", type=int, default=0, metavar="N", help="seed of the split and of the training (default 0)")
     settings = "settings of asr.train that replace those chosen here"
     add("--set", metavar="KEY=VALUE", nargs="+", default=[], help=settings)
@@ -174,6 +177,8 @@ def prepare(options: argparse.Namespace) -> dict[str, Any]:
     Returns:
         "lines", which were printed; "overrides" of asr.train; "model", as in `init.from`; "is_adapter".
     """
+    from asr.text.normalize import get_normalizer
+    from asr.tokenizer.extension import pieces_for
     from asr.training.hydra_command import compose_settings
     from asr.training.overrides import setting
 
@@ -186,8 +191,13 @@ def prepare(options: argparse.Namespace) -> dict[str, Any]:
     model, folder = model_of(options), options.output / DATA
     start = initial_model(model)
     base = ["experiment=finetune", setting("init.from", model)]
-    max_seconds = compose_settings([*base, *options.set]).data.plan.selection.max_seconds
-    corpus = write_corpus(parts_of(options, say), start, max_seconds, folder, say)
+    settings = compose_settings([*base, *options.set])
+    parts, tokenizer, normalizer = parts_of(options, say), start.tokenizer(), settings.components["normalizer"]
+    if options.extend:
+        normalize = get_normalizer(normalizer)
+        tokenizer.extend(pieces_for((normalize(each.text) for each in parts.train), tokenizer))
+        base.append("init.extend_tokenizer=texts")
+    corpus = write_corpus(parts, tokenizer, normalizer, settings.data.plan.selection.max_seconds, folder, say)
     names = [setting("corpus.name", options.output.name), setting("corpus.dir", str(folder)), "corpus.prepare=null"]
     fixed = [*base, *names, *corpus.settings, setting("run_dir", str(options.output)), f"seed={options.seed}"]
     chosen = [override for choice in choices(options, start, corpus, fixed, say) for override in choice.overrides]
@@ -244,7 +254,7 @@ def choices(
 
     on_gpu, seconds = torch.cuda.is_available(), sum(corpus.durations)
     choose(finetuning.device_choice(on_gpu, len(os.sched_getaffinity(0))))
-    choose(finetuning.method_choice(options.method, seconds, start.bundle.weights))
+    choose(finetuning.method_choice(options.method, seconds, start.bundle.weights, options.extend))
     choose(finetuning.selection_choice(corpus.has_valid))
     overrides = [*fixed, *(override for choice in chosen for override in choice.overrides)]
     for choice in plan_choices(options, start, overrides, finetuning.batch_choice(corpus.durations, on_gpu)):

@@ -13,7 +13,7 @@ from asr.text.numbers import counted
 
 if TYPE_CHECKING:
     from asr.data.manifest import Utterance
-    from asr.run.initialization import Initialization
+    from asr.interfaces import Tokenizer
 
 DATA = "data"  # folder of the manifests
 TEST = "test"
@@ -103,12 +103,15 @@ class WrittenCorpus(NamedTuple):
     has_valid: bool
 
 
-def write_corpus(parts: Parts, start: "Initialization", max_seconds: float, folder: Path, say: Say) -> WrittenCorpus:
-    """Write the manifests; training texts lose the characters that the model cannot spell.
+def write_corpus(
+    parts: Parts, tokenizer: "Tokenizer", normalizer: str, max_seconds: float, folder: Path, say: Say
+) -> WrittenCorpus:
+    """Write the manifests; training texts lose the characters that the tokenizer cannot spell.
 
     Args:
         parts: the utterances.
-        start: the initial model.
+        tokenizer: the tokenizer of the run.
+        normalizer: name of the text normaliser of the run.
         max_seconds: duration of the longest utterance that is trained on.
         folder: folder of the manifests.
         say: called with each line about what is lost.
@@ -122,8 +125,8 @@ def write_corpus(parts: Parts, start: "Initialization", max_seconds: float, fold
     from asr.text.normalize import get_normalizer
     from asr.text.scripts import without_spaces
 
-    normalize, encode = get_normalizer(start.bundle.config["normalizer"]), start.tokenizer().encode
-    train, valid, test = (spelt(part, normalize, encode) for part in parts[:3])
+    normalize = get_normalizer(normalizer)
+    train, valid, test = (spelt(part, normalize, tokenizer.encode) for part in parts[:3])
     for part, name in ((train, "training"), (valid, "validation")):
         if part.lost:
             say(part.describe(name))

@@ -21,11 +21,12 @@ from asr.system.processes import start_method
 from asr.system.progress import ProgressLog
 from asr.text.numbers import counted
 from asr.text.printable import listed, printable
+from asr.tokenizer.extension import spells
 
 CHUNK = 10_000  # number of texts that a process encodes per task
 MIN_PARALLEL = 5 * CHUNK  # with fewer texts, starting processes takes longer than encoding
 CURE = "add text with these characters to corpus.train"  # advice if the tokenizer is fitted to the training texts
-CURE_OF_TRAIN = "fit another tokenizer (tokenizer=sentencepiece): this one belongs to the model in init.from"
+CURE_OF_TRAIN = "append them to the tokenizer of the model in init.from (init.extend_tokenizer=texts)"
 
 logger = logging.getLogger(__name__)
 
@@ -126,7 +127,7 @@ def _all_missing(utterances: Utterances, reference: Reference, split: str) -> It
     try:
         yield
     except InputError:
-        missing = {character for character in set().union(*utterances.texts) if not _spells(reference, character)}
+        missing = {character for character in set().union(*utterances.texts) if not spells(reference.encode, character)}
         texts = zip(utterances.ids, utterances.texts, strict=True)
         ids = [name for name, text in texts if not missing.isdisjoint(text)]
         if not ids:  # every character can be encoded on its own
@@ -136,11 +137,3 @@ def _all_missing(utterances: Utterances, reference: Reference, split: str) -> It
         characters = f"{', '.join(map(repr, sorted(missing)))} ({printable(listed(ids))})"
         cure = f"Correct the texts, remove the utterances, or {CURE_OF_TRAIN if split == 'train' else CURE}"
         raise InputError(f"{must}: {characters}. {cure}.") from None
-
-
-def _spells(reference: Reference, character: str) -> bool:
-    try:
-        reference.encode(character)
-    except InputError:
-        return False
-    return True

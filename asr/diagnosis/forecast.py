@@ -24,7 +24,7 @@ from asr.diagnosis.examination import splits_of
 from asr.diagnosis.finding import Case, Finding, Severity
 from asr.diagnosis.memory_trial import CPU_FACTOR
 from asr.diagnosis.planned import planned
-from asr.diagnosis.texts import coverage_findings, round_trip_findings
+from asr.diagnosis.texts import coverage_findings, discarded_findings, round_trip_findings
 from asr.diagnosis.training_memory import FULL, LORA, OPTIMIZER_BYTES, training_memory, weight_bytes
 from asr.diagnosis.trial import Steps, Trial, device_of, free_bytes, largest_batch, padded_seconds
 from asr.errors import is_out_of_memory
@@ -271,7 +271,7 @@ class Fresh(NamedTuple):
     Args:
         model: model with a fitted tokenizer and fitted features; its weights are not used.
         utterances: utterances to train on, without texts that the tokenizer does not cover.
-        findings: findings on texts that the tokenizer does not cover or changes.
+        findings: findings on texts that the tokenizer does not cover or changes, and on the initial model's pieces.
     """
 
     model: Model
@@ -290,7 +290,8 @@ def fresh_model(settings: RunSettings, corpus: Corpus, sample: Corpus) -> Fresh:
     Raises:
         InputError: the settings are invalid for this corpus.
     """
-    tokenizer, features, labels = fitted_front_end(settings, corpus, False, start_of(settings.init))
+    start = start_of(settings.init)
+    tokenizer, features, labels = fitted_front_end(settings, corpus, False, start)
     uncovered = coverage_findings(splits_of(sample), tokenizer, list(corpus.also_tests))
     uncovered_ids = {case.utterance.id for finding in uncovered for case in finding.cases if case.split == "train"}
     utterances = corpus.train
@@ -298,4 +299,6 @@ def fresh_model(settings: RunSettings, corpus: Corpus, sample: Corpus) -> Fresh:
         covered = [row for row, name in enumerate(utterances.ids) if name not in uncovered_ids]
         utterances = utterances.select(np.array(covered, dtype=np.int64))
     findings = [*uncovered, *round_trip_findings(splits_of(sample), tokenizer)]
+    if start is not None and start.recognises and "head" in start.parts:
+        findings += discarded_findings(start.tokenizer().names, tokenizer.names, start.source)
     return Fresh(build_model(settings.components, tokenizer, features, labels), utterances, findings)

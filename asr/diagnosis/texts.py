@@ -90,7 +90,8 @@ def coverage_findings(splits: Splits, tokenizer: Tokenizer, optional: Sequence[s
         ]
         if cases:
             message = f"{share(cases, splits)} with a character that no token covers."
-            advice = "Correct the texts, add the characters to the training texts, or choose another normalizer."
+            advice = "Correct the texts, add the characters to the training texts, or choose another normalizer; with "
+            advice += "init.from, give init.extend_tokenizer=texts."
             if required:
                 advice = f"asr.train does not start with these texts. {advice}"
             severity = Severity.ERROR if required else Severity.NOTE
@@ -110,6 +111,23 @@ def round_trip_findings(splits: Splits, tokenizer: Tokenizer) -> list[Finding]:
         return []
     message = f"{share(cases, splits)} with a text that the tokenizer changes."
     return [Finding("texts that the tokenizer changes", Severity.WARNING, message, f"{ADVICE}.", cases)]
+
+
+def discarded_findings(old: Sequence[str], new: Sequence[str], source: str) -> list[Finding]:
+    """Report that the tokenizer of a run lacks pieces of the initial model, whose weights are lost.
+
+    Args:
+        old: names of the initial model's pieces.
+        new: names of the run's pieces.
+        source: name of the initial model.
+    """
+    lost = [name for name in dict.fromkeys(old) if name not in {*new}]
+    if not lost:
+        return []
+    message = f"the run's tokenizer lacks {len(lost):,} of the {len(old):,} pieces of {source}, such as {lost[0]!r}; "
+    message += "the weights of their outputs are thrown away."
+    advice = "Leave out tokenizer=..., and append the characters that the model lacks: init.extend_tokenizer=texts."
+    return [Finding("tokenizer", Severity.WARNING, message, advice)]
 
 
 def _uncovered(text: str, tokenizer: Tokenizer) -> str:

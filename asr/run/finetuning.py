@@ -4,6 +4,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 from typing import Any, NamedTuple
 
 from asr.data.manifest import Utterance
@@ -11,6 +12,7 @@ from asr.errors import InputError
 from asr.run.names import FULL, LORA
 from asr.text.numbers import counted, duration
 from asr.text.printable import printable
+from asr.tokenizer.extension import spells
 
 FULL_FROM_SECONDS = 30 * 60.0  # of training speech: recipes/finetune/README.md, "How much speech"
 NORMS = "*.convolution.norm.*"
@@ -44,20 +46,22 @@ class ChosenSettings(NamedTuple):
         return f"{' '.join(self.overrides)}: {self.reason}"
 
 
-def method_choice(method: str | None, train_seconds: float, weights: Iterable[str]) -> ChosenSettings:
+def method_choice(method: str | None, train_seconds: float, weights: Iterable[str], extends: bool) -> ChosenSettings:
     """Choose between training all weights and an adapter.
 
     Args:
         method: one of METHODS; None: by the amount of speech.
         train_seconds: seconds of training speech.
         weights: names of the model's tensors.
+        extends: whether the tokenizer is extended; an adapter then has the whole head, which has new rows.
     """
     given = method is not None
     speech = f"{train_seconds / 60:.1f} min of training speech"
     if (method or (LORA if train_seconds < FULL_FROM_SECONDS else FULL)) == LORA:
         reason = "as given" if given else f"{speech} are below {FULL_FROM_SECONDS / 60:.0f} min"
         adapter = "adapter=lora", "optimizer.lr=1e-3", "optimizer.layer_decay=1", "init.frozen=[]"
-        return ChosenSettings(adapter, f"a small adapter is trained, {reason}")
+        head = ("adapter.trained=[head.*]",) if extends else ()
+        return ChosenSettings((*adapter, *head), f"a small adapter is trained, {reason}")
     reason = "as given" if given else f"{speech} are at least {FULL_FROM_SECONDS / 60:.0f} min"
     has_batch_norms = any(name.endswith(".convolution.norm.running_mean") for name in weights)
     frozen = f"init.frozen=[{NORMS}]" if has_batch_norms else "init.frozen=[]"
@@ -219,16 +223,10 @@ def spelt(utterances: Sequence[Utterance], normalize: Callable[[str], str], enco
         normalize: the model's text normaliser.
         encode: the tokenizer's `encode`, which raises InputError for a text that it does not cover.
     """
-    covered: dict[str, bool] = {" ": True}
 
+    @cache
     def is_covered(character: str) -> bool:
-        if character not in covered:
-            try:
-                encode(character)
-                covered[character] = True
-            except InputError:
-                covered[character] = False
-        return covered[character]
+        return character == " " or spells(encode, character)
 
     results, lost, changed = [], Counter[str](), []
     for utterance in utterances:

@@ -3,7 +3,7 @@
 Each appended piece has such a character, so texts without these characters are encoded as before.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from asr.errors import InputError, shown
 from asr.interfaces import Tokenizer
@@ -23,7 +23,7 @@ def pieces_for(texts: Iterable[str], tokenizer: Tokenizer) -> list[str]:
     for text in texts:
         characters.update(text)
         initials.update(word[0] for word in text.split())
-    new = {character for character in characters if not character.isspace() and not _spells(tokenizer, character)}
+    new = {character for character in characters if not character.isspace() and not spells(tokenizer.encode, character)}
     begins_words = any(len(name) > 1 and name[0] == " " for name in tokenizer.names)
     return sorted(new | {f" {character}" for character in new & initials if begins_words})
 
@@ -45,7 +45,7 @@ def checked_pieces(given: Sequence[str], tokenizer: Tokenizer, setting: str) -> 
         if not text or len(text) > MAX_PIECE or any(character.isspace() for character in text) or WORD_START in text:
             must = f"{setting} must have pieces of 1 to {MAX_PIECE} characters without spaces"
             raise InputError(f"{must}; got {shown(piece)}. {WORD_START} at its beginning begins a word.")
-        if all(_spells(tokenizer, character) for character in text):
+        if all(spells(tokenizer.encode, character) for character in text):
             must = f"{setting} must have pieces with a character that the model cannot spell"
             raise InputError(f"{must}; it spells {shown(piece)} already. Leave it out.")
     if repeated := [piece for piece in dict.fromkeys(given) if given.count(piece) > 1]:
@@ -53,9 +53,10 @@ def checked_pieces(given: Sequence[str], tokenizer: Tokenizer, setting: str) -> 
     return pieces
 
 
-def _spells(tokenizer: Tokenizer, character: str) -> bool:
+def spells(encode: Callable[[str], object], text: str) -> bool:
+    """Return whether a tokenizer's `encode` covers a text."""
     try:
-        tokenizer.encode(character)
+        encode(text)
     except InputError:
         return False
     return True
