@@ -111,8 +111,9 @@ def to_folder(model: str, output: Path) -> None:
     from asr.checkpoint.bundle import read_bundle
     from asr.checkpoint.load import bundle_folder
     from asr.interchange.hub import path_of
-    from asr.interchange.huggingface.convert import names_left_out, to_huggingface
+    from asr.interchange.huggingface.convert import to_huggingface
     from asr.interchange.huggingface.files import replace_huggingface
+    from asr.interchange.huggingface.parakeet import names_left_out
 
     folder = bundle_folder(path_of(model))
     check_apart("--output", output, [folder])

@@ -15,13 +15,12 @@ from asr.build import component
 from asr.encoder.conformer import Conformer
 from asr.encoder.subsampling.causal_conv import CausalConv
 from asr.encoder.subsampling.depthwise_conv import DepthwiseConv
-from asr.interchange.account import take
+from asr.interchange.account import Counterparts, take
 from asr.interchange.huggingface.config import encoder_config, scale
-from asr.interchange.huggingface.convert import names
+from asr.interchange.huggingface.parakeet import names
 from asr.kernels.positions import relative_positions
 from tests import parakeet
 from tests.conftest import resolved
-from tests.test_slaney_fbank import slaney_fbank
 
 LENGTHS = [75, 64, 9, 1]  # frames
 OPTIONS = ("attention_bias", "convolution_bias", "scale_input")
@@ -41,7 +40,7 @@ def with_the_weights_of(theirs: ParakeetEncoder) -> Conformer:
     ours = component("encoder", encoder_config(config))(parakeet.MELS)
     shapes = {f"encoder.{name}": tensor.shape for name, tensor in ours.state_dict().items()}
     tensors = {f"encoder.{name}": tensor for name, tensor in theirs.state_dict().items()}
-    weights, _ = take(tensors, shapes, names(0), slaney_fbank(), scale(config))
+    weights, _ = take(tensors, shapes, Counterparts(names(0)._replace(scale=scale(config)).row))
     ours.load_state_dict({name.removeprefix("encoder."): weight for name, weight in weights.items()})
     return ours.eval()
 

@@ -16,7 +16,7 @@ from asr.checkpoint.load import load_recognizer
 from asr.convert import main
 from asr.errors import InputError
 from asr.head.joint_network import ACTIVATIONS
-from asr.interchange.foreign import JOINT_ACTIVATIONS, kind_of
+from asr.interchange.conformer import JOINT_ACTIVATIONS, kind_of
 from asr.interchange.nemo.convert import from_nemo
 from tests.nemo import (
     DIM,

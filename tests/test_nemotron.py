@@ -27,9 +27,9 @@ from asr.encoder.conformer_streaming import ConformerStreaming
 from asr.errors import InputError
 from asr.evaluate import main as evaluate
 from asr.export import main as export
-from asr.interchange.account import take
+from asr.interchange.account import Counterparts, take
 from asr.interchange.huggingface.config import encoder_config, scale
-from asr.interchange.huggingface.convert import CAUSAL_STAGES, names
+from asr.interchange.huggingface.parakeet import CAUSAL_STAGES, names
 from asr.interchange.nemo.convert import from_nemo
 from asr.kernels.positions import sinusoids
 from asr.recognition.latency import set_latency
@@ -45,7 +45,6 @@ from tests.test_convert import assert_equal, assert_refused
 from tests.test_nemo_transducers import HIDDEN, JOINT, PUBLISHED, config, state
 from tests.test_onnx import follow
 from tests.test_parakeet import bundle, sound
-from tests.test_slaney_fbank import slaney_fbank
 
 LENGTHS = [*range(15, 25), 1, 2, 8, 9, 100]  # feature frames: 8 k - 1 .. 8 k + 8, and others
 EACH_LOOK_AHEAD = pytest.mark.parametrize("look_ahead", LOOK_AHEADS)
@@ -69,8 +68,8 @@ def encoders(look_ahead: int) -> tuple[ConformerStreaming, NemotronAsrStreamingE
     ours = component("encoder", encoder_config(settings, processor))(nemotron.ENCODER["num_mel_bins"])
     shapes = {f"encoder.{name}": tensor.shape for name, tensor in ours.state_dict().items()}
     tensors = {f"encoder.{name}": tensor for name, tensor in theirs.state_dict().items()}
-    named = names(0)._replace(outside={**names(0).outside, **CAUSAL_STAGES})
-    weights, _ = take(tensors, shapes, named, slaney_fbank(), scale(settings))
+    named = names(0)._replace(outside={**names(0).outside, **CAUSAL_STAGES}, scale=scale(settings))
+    weights, _ = take(tensors, shapes, Counterparts(named.row))
     ours.load_state_dict({name.removeprefix("encoder."): weight for name, weight in weights.items()})
     theirs.double().encode_positions = Positions()
     return ours.double().eval(), theirs

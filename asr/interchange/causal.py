@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from asr.errors import InputError
-from asr.interchange.foreign import EPS, FULL_ATTENTION
+from asr.interchange.conformer import EPS, FULL_ATTENTION
 from asr.settings.conf import default_settings
 
 STREAMING = "conformer_streaming"

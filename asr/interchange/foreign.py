@@ -1,7 +1,8 @@
-"""Conversion of another toolkit's Conformer to a bundle: the steps that are the same for all toolkits."""
+"""Conversion of another toolkit's model to a bundle: the steps that are the same for all architectures."""
 
+import hashlib
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,36 +13,17 @@ from asr.build import PROMPT, build_features, build_labels, build_model, build_t
 from asr.checkpoint.bundle import Bundle
 from asr.checkpoint.load import bundle_recognizer
 from asr.errors import InputError, shown
-from asr.features.slaney_fbank import SlaneyFbank
-from asr.interchange.account import Account, Names, take
+from asr.interchange.account import Account, Counterparts, take
 from asr.interchange.prompt import LanguagePrompt
 from asr.interchange.sentences import described, round_trip
+from asr.interchange.tensors import load_tensors
 from asr.settings.conf import default_settings
 from asr.text.numbers import counted
 from asr.tokenizer.hidden import LANGUAGE_TAG
 
-EPS = 1e-5  # eps of the norms in the other toolkits
-JOINT_ACTIVATIONS = ("relu", "tanh")  # activations of transducers that asr's joiner supports
 SAFE_PIECES = set("▁'- ")  # characters, besides letters and digits, in the pieces of texts without case and punctuation
-CURES = {
-    "encoder.subsampling": " Only encoder=fast_conformer_* can be converted.",
-    "head.predictor": " Train with head/predictor=lstm.",
-}
 # Names of pieces that spell no text: tags of tasks and languages, ends of utterances, and special pieces.
 HIDDEN = re.compile(rf"<\|.*\|>|{LANGUAGE_TAG.pattern}|<EOU>|<EOB>|<pad>|</?s>")
-FULL_ATTENTION, LOCAL_ATTENTION = "relative_attention", "local_attention"
-CTC, TRANSDUCER = "ctc", "transducer"  # heads of asr that the other toolkits also have
-CONFORMER = "conformer"
-PARTS = {  # parts of asr that the other toolkits also have, with any encoder
-    "encoder.activation": ("swish",),
-    "features": ("slaney_fbank",),
-    "head": (CTC, TRANSDUCER),
-}
-CONFORMER_PARTS: dict[str, tuple[str, ...]] = {  # parts of a Conformer for whole recordings
-    "encoder.convolution": ("depthwise_convolution",),
-    "encoder.norm": ("masked_batch_norm",),
-    "features.normalize": ("utterance_cmvn",),
-}
 
 
 class Vocabulary(NamedTuple):
@@ -78,14 +60,36 @@ class Weights(NamedTuple):
     Args:
         tensors: the tensors by name.
         sha256: SHA-256 of the file that holds them.
-        names: names of the tensors.
-        scale: factor by which the toolkit multiplies the subsampling's output; asr does not scale it.
+        counterparts: the tensors for those of asr.
     """
 
     tensors: dict[str, torch.Tensor]
     sha256: str
-    names: Names
-    scale: float
+    counterparts: Counterparts
+
+
+class ModelParts(NamedTuple):
+    """What the reader of an architecture makes of the files of a model.
+
+    Args:
+        vocabulary: vocabulary of the model's head.
+        features: config of asr's features.
+        encoder: config of asr's encoder.
+        weights: weights of the model.
+        head: config of asr's head and its decoder.
+        prompt: prompt between encoder and head, if any; `weights.counterparts` include its tensors.
+        notes: sentences on the conversion, for the user.
+        writer: toolkit and version according to the config; "" if the config has no version.
+    """
+
+    vocabulary: Vocabulary
+    features: Mapping[str, Any]
+    encoder: Mapping[str, Any]
+    weights: Weights
+    head: HeadConfig
+    prompt: LanguagePrompt | None = None
+    notes: Sequence[str] = ()
+    writer: str = ""
 
 
 class Converted(NamedTuple):
@@ -106,53 +110,50 @@ class Converted(NamedTuple):
     writer: str
 
 
-def convert(
-    path: Path,
-    vocabulary: Vocabulary,
-    features: Mapping[str, Any],
-    encoder: Mapping[str, Any],
-    weights: Weights,
-    head: HeadConfig = CTC_HEAD,
-    prompt: LanguagePrompt | None = None,
-) -> tuple[Bundle, Account, str, list[str]]:
+def convert(path: Path, parts: ModelParts) -> Converted:
     """Make a bundle, and check that it loads.
 
     Args:
         path: path of the model, for errors.
-        vocabulary: vocabulary of the model's head.
-        features: config of asr's features.
-        encoder: config of asr's encoder.
-        weights: weights of the model; its tensors are removed.
-        head: config of asr's head and its decoder.
-        prompt: prompt between encoder and head, if any; `weights.names` include its tensors.
-
-    Returns:
-        The bundle, the numbers of tensors by their use, the SHA-256 of the weights file, and notes for the user.
+        parts: parts of the model; the tensors of its weights are removed.
 
     Raises:
         InputError: a tensor has no counterpart, or a setting is invalid.
     """
+    vocabulary, weights, prompt = parts.vocabulary, parts.weights, parts.prompt
     config = {
         "normalizer": normalizer_of(vocabulary.pieces),
         "tokenizer": vocabulary.config,
-        "features": dict(features),
-        "encoder": dict(encoder),
-        "head": dict(head.head),
-        "decode": dict(head.decode),
+        "features": dict(parts.features),
+        "encoder": dict(parts.encoder),
+        "head": dict(parts.head.head),
+        "decode": dict(parts.head.decode),
         **({PROMPT: prompt.config} if prompt else {}),
     }
     files = vocabulary.files | (prompt.files if prompt else {})
-    shapes, slaney = _shapes(config, files)
-    ours, account = take(weights.tensors, shapes, weights.names, slaney, weights.scale)
+    ours, account = take(weights.tensors, _shapes(config, files), weights.counterparts)
     weights.tensors.clear()  # gigabytes, of which loading the bundle makes another copy
     bundle = Bundle(config, files, ours, card="")
     model = bundle_recognizer(bundle, path).model  # raises an error if the bundle does not load
     notes = [
+        *parts.notes,
         *vocabulary.notes,
         _hidden_note(vocabulary.hidden),
         described(round_trip(model.tokenizer, model.normalize)),
     ]
-    return bundle, account, weights.sha256, [note for note in notes if note]
+    return Converted(bundle, account, weights.sha256, [note for note in notes if note], parts.writer)
+
+
+def pop_tensors(files: dict[str, bytes], name: str) -> tuple[dict[str, torch.Tensor], str]:
+    """Remove the file of the weights, gigabytes, from the files; return its tensors and its SHA-256."""
+    content = files.pop(name)
+    return load_tensors(content, name), hashlib.sha256(content).hexdigest()
+
+
+def written_by(toolkit: str, version: object) -> str:
+    """Return a toolkit and its version according to a config; "" if the config has no version."""
+    is_plain = isinstance(version, str) and re.fullmatch(r"[\w.+-]{1,40}", version, re.ASCII)
+    return f"{toolkit} {version}" if is_plain else ""
 
 
 def is_hidden(piece: str) -> bool:
@@ -167,15 +168,14 @@ def _hidden_note(hidden: list[str]) -> str:
     return f"{pieces}, such as {shown(hidden[0])}: recognised like other pieces, but left out of texts."
 
 
-def _shapes(config: Mapping[str, Any], files: dict[str, bytes]) -> tuple[dict[str, torch.Size], SlaneyFbank]:
-    """Return the shapes of a model's tensors, and its front-end; the network is built without allocating weights."""
+def _shapes(config: Mapping[str, Any], files: dict[str, bytes]) -> dict[str, torch.Size]:
+    """Return the shapes of a model's tensors; the network is built without allocating weights."""
     tokenizer, features, labels = build_tokenizer(config), build_features(config), build_labels(config)
     tokenizer.load(files)
     labels.load(files)
-    assert isinstance(features, SlaneyFbank)
     with torch.device("meta"):
         model = build_model(config, tokenizer, features, labels)
-    return {name: tensor.shape for name, tensor in model.state_dict().items()}, features
+    return {name: tensor.shape for name, tensor in model.state_dict().items()}
 
 
 def normalizer_of(pieces: list[str]) -> str:
@@ -183,48 +183,6 @@ def normalizer_of(pieces: list[str]) -> str:
     characters = set("".join(pieces)) - SAFE_PIECES
     plain = all(character.isalnum() and character == character.lower() for character in characters)
     return "basic" if plain else "as_written"
-
-
-def kind_of(head: Mapping[str, Any]) -> str:
-    """Return what other toolkits call a head: CTC, RNNT or TDT."""
-    if head["name"] == CTC:
-        return "CTC"
-    return "TDT" if head["durations"] else "RNNT"
-
-
-def check_parts(config: Mapping[str, Any], toolkit: str, encoders: Mapping[str, Mapping[str, tuple[str, ...]]]) -> None:
-    """Check that another toolkit has all parts of an asr model.
-
-    Args:
-        config: config of the model.
-        toolkit: name of the toolkit.
-        encoders: for each of asr's encoders that the toolkit has, the names of the parts that it has with this encoder.
-
-    Raises:
-        InputError: the toolkit does not have a part; the message names the first such part.
-    """
-    if PROMPT in config and config["head"]["name"] != TRANSDUCER:
-        raise InputError(
-            f"head must be {TRANSDUCER} for conversion of a model with a prompt; got {config['head']['name']}."
-        )
-    needed = {"encoder": tuple(encoders), **PARTS, **encoders.get(config["encoder"]["name"], {})}
-    if config["head"]["name"] == TRANSDUCER:
-        needed["head.predictor"] = ("lstm",)
-    for name, parts in needed.items():
-        section, _, key = name.partition(".")
-        part = config[section].get(key) if key else config[section]
-        given = part.get("name") if isinstance(part, Mapping) else part
-        if given not in parts:
-            must = f"{name} must be {' or '.join(parts)} for conversion to {toolkit}"
-            raise InputError(f"{must}; got {shown(given)}.{CURES.get(name, '')}")
-    for name in ("encoder.norm", "features.normalize"):
-        section, _, key = name.partition(".")
-        eps = config[section][key].get("eps", EPS)  # features.normalize=none has no eps
-        if eps != EPS:
-            raise InputError(f"{name}.eps must be {EPS}, as in {toolkit}; got {shown(eps)}.")
-    beta = config["encoder"]["activation"]["beta"]
-    if beta != 1:
-        raise InputError(f"encoder.activation.beta must be 1, as in {toolkit}; got {shown(beta)}.")
 
 
 @contextmanager

@@ -6,7 +6,8 @@ from pathlib import Path
 from asr.checkpoint.bundle import OF_A_BUNDLE, Bundle
 from asr.checkpoint.load import BUNDLE, bundle_recognizer
 from asr.errors import InputError, shown
-from asr.interchange.foreign import FULL_ATTENTION, LOCAL_ATTENTION, errors_of
+from asr.interchange.conformer import FULL_ATTENTION, LOCAL_ATTENTION
+from asr.interchange.foreign import errors_of
 
 
 def is_bundle(path: Path) -> bool:

@@ -14,7 +14,8 @@ from asr.build import PROMPT
 from asr.checkpoint.bundle import Bundle
 from asr.data.labels import LABELS_FILE, LANGUAGE
 from asr.errors import InputError, shown
-from asr.interchange.account import SAME, Layout, Names, outputs
+from asr.interchange.account import SAME, Layout, outputs
+from asr.interchange.conformer import Names
 from asr.interchange.section import as_yaml
 from asr.system.learnt import to_json
 
@@ -100,7 +101,7 @@ def with_prompt(names: Names, theirs: tuple[str, str], dim: int, auto: int) -> N
         for ours, position in LAYERS.items()
         for kind in ("weight", "bias")
     }
-    return names._replace(transducer={**names.transducer, **rows})
+    return names._replace(others={**names.others, **rows})
 
 
 def _columns(dim: int, auto: int) -> Layout:

@@ -1,6 +1,7 @@
-"""Checks of sections of another toolkit's config; errors name unknown keys and settings that asr does not support."""
+"""Checks of another toolkit's config, and of asr's; errors name settings that the other side does not support."""
 
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 from asr.errors import InputError, shown
@@ -57,3 +58,34 @@ def whole(settings: Section, name: str, default: int | None = None) -> int:
     if not isinstance(value, int) or isinstance(value, bool):
         raise InputError(f"{name} must be a whole number; got {as_yaml(value)}.")
     return value
+
+
+def check_parts(
+    config: Section,
+    toolkit: str,
+    needed: Mapping[str, tuple[object, ...]],
+    cures: Mapping[str, str] = MappingProxyType({}),
+) -> None:
+    """Check that another toolkit has the parts of an asr model.
+
+    Args:
+        config: config of the model.
+        toolkit: name of the toolkit.
+        needed: for parts and settings of asr, such as "encoder.norm" and "encoder.norm.eps", the names or values that
+            the toolkit has. A setting that the model's part does not have is not checked.
+        cures: advice for a part or setting, which begins with a space.
+
+    Raises:
+        InputError: the toolkit does not have a part; the message names the first such part.
+    """
+    for name, values in needed.items():
+        given: object = config
+        for key in name.split("."):
+            given = given.get(key, _ABSENT) if isinstance(given, Mapping) else _ABSENT
+        given = given.get("name") if isinstance(given, Mapping) else given
+        if given not in (*values, _ABSENT):
+            must = f"{name} must be {' or '.join(map(as_yaml, values))} for conversion to {toolkit}"
+            raise InputError(f"{must}; got {as_yaml(given)}.{cures.get(name, '')}")
+
+
+_ABSENT = object()

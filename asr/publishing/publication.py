@@ -11,9 +11,10 @@ import yaml
 
 from asr.checkpoint.bundle import CARD, read_bundle
 from asr.checkpoint.load import BUNDLE, bundle_folder
-from asr.interchange.foreign import kind_of
-from asr.interchange.huggingface.convert import names_left_out, to_huggingface
+from asr.interchange.conformer import kind_of
+from asr.interchange.huggingface.convert import to_huggingface
 from asr.interchange.huggingface.files import replace_huggingface
+from asr.interchange.huggingface.parakeet import names_left_out
 from asr.run.names import RESULTS
 from asr.system.files import check_apart, real
 from asr.text.numbers import interval, number, rate

@@ -12,18 +12,17 @@ from asr.build import PROMPT, decoders_of
 from asr.decode.choice import greedy_decoder
 from asr.errors import InputError
 from asr.interchange import causal
-from asr.interchange.foreign import (
+from asr.interchange.conformer import (
     CONFORMER,
     CONFORMER_PARTS,
     CTC,
-    CTC_HEAD,
     EPS,
     FULL_ATTENTION,
     JOINT_ACTIVATIONS,
-    HeadConfig,
-    check_parts,
+    check_conformer,
     kind_of,
 )
+from asr.interchange.foreign import CTC_HEAD, HeadConfig
 from asr.interchange.huggingface import streaming
 from asr.interchange.section import Section, as_yaml, check, mapping, whole
 from asr.settings.conf import default_settings
@@ -70,10 +69,7 @@ FEATURES_KEYS = {
 
 def encoder_section(config: Section) -> Section:
     """Return the encoder's section."""
-    kind = config.get("model_type")
-    if not isinstance(kind, str) or kind not in KEYS:
-        *others, last = KEYS
-        raise InputError(f"model_type must be {', '.join(others)} or {last}; got {as_yaml(kind)}.")
+    kind = config["model_type"]
     fixed: dict[str, Any] = {} if kind == "parakeet_ctc" else {"hidden_act": ("relu", JOINT_ACTIVATIONS)}
     fixed |= {"durations": ([], ([],))} if kind in streaming.NAMES else {}
     check(config, "config", KEYS[kind], fixed)
@@ -256,7 +252,7 @@ def huggingface_config(config: Mapping[str, Any], vocab_size: int, blank: int) -
     Raises:
         InputError: the model has a part that transformers' Parakeet does not have.
     """
-    check_parts(config, "Hugging Face", ENCODERS)
+    check_conformer(config, "Hugging Face", ENCODERS)
     encoder, features = config["encoder"], config["features"]
     if encoder["feed_forward_bias"] != encoder["attention"]["bias"]:
         must = "encoder.feed_forward_bias must equal encoder.attention.bias for conversion to Hugging Face"

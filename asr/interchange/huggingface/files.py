@@ -1,7 +1,9 @@
 """The folder of a model saved by Hugging Face's transformers."""
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any, NamedTuple
 
 from asr.checkpoint.bundle import CARD, replace_folder
 from asr.errors import InputError
@@ -28,34 +30,47 @@ def is_huggingface(path: Path) -> bool:
     return path.is_dir() and (path / CONFIG).exists()
 
 
-def read_files(folder: Path) -> dict[str, bytes]:
-    """Read the files that a recogniser needs from a folder; return their contents by name.
+class Folder(NamedTuple):
+    """Files of a folder, and its configs.
+
+    Args:
+        files: contents of the files, by name.
+        config: config of the model.
+        preprocessor: config of the feature extractor.
+        processor: config of the processor; empty if there is none.
+    """
+
+    files: dict[str, bytes]
+    config: Section
+    preprocessor: Section
+    processor: Section
+
+
+def read_model_folder(folder: Path) -> Folder:
+    """Read the files that a recogniser needs from a folder.
+
+    The config of the feature extractor may be in that of the processor.
 
     Raises:
-        InputError: a file is missing or invalid.
+        InputError: a file that every model needs is missing, or a config is damaged.
     """
     files = read_folder(folder, lambda name: name in READ, (WEIGHTS,))
     for name in NEEDED:
         if name not in files:
             raise InputError(f"{name} must exist; it is missing.")
-    return files
-
-
-def read_config(files: dict[str, bytes]) -> tuple[Section, Section, Section]:
-    """Read the configs of the model, of its feature extractor and of its processor.
-
-    The config of the feature extractor may be in that of the processor, which is empty if there is none.
-
-    Raises:
-        InputError: a config is missing or damaged.
-    """
     config = mapping(parse_json(files[CONFIG], CONFIG), CONFIG)
     processor = mapping(parse_json(files[PROCESSOR], PROCESSOR), PROCESSOR) if PROCESSOR in files else {}
     if PREPROCESSOR in files:
-        return config, mapping(parse_json(files[PREPROCESSOR], PREPROCESSOR), PREPROCESSOR), processor
+        return Folder(files, config, mapping(parse_json(files[PREPROCESSOR], PREPROCESSOR), PREPROCESSOR), processor)
     if PROCESSOR not in files:
         raise InputError(f"{PREPROCESSOR}, or {PROCESSOR}, must exist; both are missing.")
-    return config, mapping(processor.get("feature_extractor"), f"{PROCESSOR}: feature_extractor"), processor
+    extractor = mapping(processor.get("feature_extractor"), f"{PROCESSOR}: feature_extractor")
+    return Folder(files, config, extractor, processor)
+
+
+def to_json(value: Any) -> bytes:
+    """Return the content of a file in JSON."""
+    return (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode()
 
 
 def replace_huggingface(folder: Path, files: Mapping[str, bytes]) -> None:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import yaml
 
 from asr.errors import InputError, one_line, shown
-from asr.interchange.foreign import EPS
+from asr.interchange.conformer import EPS
 from asr.interchange.section import Section, as_yaml, check, mapping, whole
 from asr.settings.conf import default_settings
 

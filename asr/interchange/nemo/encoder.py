@@ -5,7 +5,14 @@ from typing import Any
 
 from asr.errors import InputError
 from asr.interchange import causal
-from asr.interchange.foreign import CONFORMER, CONFORMER_PARTS, EPS, FULL_ATTENTION, LOCAL_ATTENTION, check_parts
+from asr.interchange.conformer import (
+    CONFORMER,
+    CONFORMER_PARTS,
+    EPS,
+    FULL_ATTENTION,
+    LOCAL_ATTENTION,
+    check_conformer,
+)
 from asr.interchange.nemo.config import NORMALIZATIONS, check_class
 from asr.interchange.section import Section, as_yaml, check, mapping, whole
 from asr.settings.conf import default_settings
@@ -147,7 +154,7 @@ def nemo_encoder(config: Section) -> dict[str, Any]:
     Raises:
         InputError: the model has a part that NeMo does not have.
     """
-    check_parts(config, "NeMo", ENCODERS)
+    check_conformer(config, "NeMo", ENCODERS)
     encoder = config["encoder"]
     if encoder["feed_forward_factor"] != int(encoder["feed_forward_factor"]):
         must = "encoder.feed_forward_factor must be a whole number for conversion to NeMo"

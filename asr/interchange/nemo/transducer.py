@@ -6,8 +6,9 @@ from typing import Any, NamedTuple
 from asr.build import decoders_of
 from asr.decode.choice import greedy_decoder
 from asr.errors import InputError, shown
-from asr.interchange.account import ONE_FRAME, SAME, SUM, Layout, Names, block_names, outputs, stages
-from asr.interchange.foreign import JOINT_ACTIVATIONS, HeadConfig
+from asr.interchange.account import ONE_FRAME, SAME, SUM, Layout, outputs
+from asr.interchange.conformer import JOINT_ACTIVATIONS, Names, block_names, stages
+from asr.interchange.foreign import HeadConfig
 from asr.interchange.nemo.config import AUXILIARY, MODELS, check_class, ctc_decoder, ctc_head
 from asr.interchange.section import Section, as_yaml, check, mapping, whole
 from asr.settings.conf import default_settings
@@ -27,7 +28,6 @@ JOINT_KEYS = {
 JOINTNET_KEYS = {"joint_hidden", "encoder_hidden", "pred_hidden", "dropout"}
 
 
-WINDOW, FILTERBANK = "preprocessor.featurizer.window", "preprocessor.featurizer.fb"
 FRONT_END = stages("encoder.pre_encode.conv") | {
     "encoder.subsampling.conv1": "encoder.pre_encode.conv.0",
     "encoder.subsampling.conv2": "encoder.pre_encode.conv.2",
@@ -45,7 +45,6 @@ def names(head: str = "decoder") -> Names:
         outside=FRONT_END | {"head.linear": f"{head}.decoder_layers.0"},
         blocks="encoder.layers",
         block=BLOCK,
-        computed={WINDOW: lambda features: features.hann, FILTERBANK: lambda features: features.mel.T[None]},
         blank=None,
     )
 
@@ -160,7 +159,7 @@ def _names(linear: str, blank: int) -> Names:
         "head.ctc.linear.bias": ((f"{ctc}.bias",), rows),
     }
     outside = FRONT_END | {"head.predictor.cells": "decoder.prediction.dec_rnn.lstm"}
-    return names()._replace(outside=outside, transducer=transducer)
+    return names()._replace(outside=outside, others=transducer)
 
 
 def _begins_with_zeros(layout: Layout) -> Layout:
