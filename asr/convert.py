@@ -1,6 +1,7 @@
 """python -m asr.convert MODEL -o OUTPUT: convert a model between asr's bundles and other toolkits' formats."""
 
 import re
+from argparse import Namespace
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,8 +23,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = CommandParser(
         prog="python -m asr.convert",
         description="Convert a model with CTC, RNNT or TDT to a bundle: a Conformer or Fast Conformer of NVIDIA NeMo, "
-        "or a Parakeet of transformers. With --to nemo, convert a bundle to NeMo; with --to huggingface, convert a "
-        "bundle whose encoder is a Fast Conformer to transformers.",
+        "or a Parakeet or w2v-BERT 2.0 of transformers. With --to nemo, convert a bundle to NeMo; with --to "
+        "huggingface, convert a bundle whose encoder is a Fast Conformer or a w2v-BERT 2.0 to transformers.",
     )
     parser.add_plugins()
     model = (
@@ -38,35 +39,43 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     pad_mode = "padding around a waveform: zeros (default, as in NeMo 3) or reflect (as in NeMo 1)"
     parser.add_argument("--pad-mode", choices=PAD_MODES, help=pad_mode)
+    texts = "for a model that was pre-trained only: add a random output layer for the characters of this manifest"
+    parser.add_argument("--texts", metavar="MANIFEST", type=Path, help=texts)
+    adapter = "with --texts: also add a random adapter block, which halves the frame rate"
+    parser.add_argument("--adapter", action="store_true", help=adapter)
     source = "authors and licence of the model: a sentence for the model card"
     parser.add_argument("--source", metavar="TEXT", help=source)
     local = "limit attention to this number of encoder frames on each side, for long recordings; MODEL may be a bundle"
     parser.add_argument("--local-attention", metavar="FRAMES", type=int, help=local)
     options = parser.parse_args(arguments)
     if options.to != BUNDLE:
-        for option in ("pad_mode", "source", "local_attention"):
-            if getattr(options, option) is not None:
+        for option in ("pad_mode", "texts", "adapter", "source", "local_attention"):
+            if getattr(options, option) not in (None, False):
                 raise InputError(f"--{option.replace('_', '-')} needs --to bundle; other formats have no such setting.")
         (to_archive if options.to == NEMO else to_folder)(options.model, options.output)
+    elif options.adapter and options.texts is None:
+        raise InputError("--adapter needs --texts: only a model that was pre-trained gets an adapter block.")
     else:
-        pad_mode = options.pad_mode or PAD_MODES[0]
-        to_bundle(options.model, options.output, pad_mode, options.source, options.local_attention)
+        to_bundle(options)
     return 0
 
 
-def to_bundle(model: str, output: Path, pad_mode: str, source: str | None, local_attention: int | None) -> None:
+def to_bundle(options: Namespace) -> None:
     """Convert another toolkit's model to a bundle."""
     from dataclasses import replace
 
     from asr.checkpoint.address import hub_hint, is_address
     from asr.checkpoint.bundle import OF_A_BUNDLE, read_bundle, replace_bundle
     from asr.checkpoint.load import bundle_folder
+    from asr.data.manifest import read_manifest
+    from asr.interchange.foreign import Choices
     from asr.interchange.hub import download
     from asr.interchange.huggingface.convert import from_huggingface
     from asr.interchange.huggingface.files import is_huggingface
     from asr.interchange.local_attention import is_bundle, with_local_attention
     from asr.interchange.nemo.convert import from_nemo
 
+    model, output, source, local_attention = options.model, options.output, options.source, options.local_attention
     path, origin = Path(model), real(Path(model)).name
     if is_address(model):
         downloaded = download(model)
@@ -76,14 +85,16 @@ def to_bundle(model: str, output: Path, pad_mode: str, source: str | None, local
         must = f"{path}: MODEL must be a .nemo archive, or a folder of its files or of transformers' files"
         raise InputError(f"{must}; it does not exist.{hub_hint(path)}")
     check_apart("--output", output, [bundle_folder(path) if is_bundle(path) else path])
-    if local_attention is not None and is_bundle(path):
+    if local_attention is not None and options.texts is None and is_bundle(path):
         bundle = read_bundle(bundle_folder(path))
         replace_bundle(output, with_local_attention(bundle, local_attention, path))
         print(f"{output}: {path}, with local attention to {local_attention} frames on each side")
         return
     if path.is_dir() and all((path / name).is_file() for name in OF_A_BUNDLE):
         raise InputError(f"{path}: this is already a bundle of asr. To convert it, add --to nemo or --to huggingface.")
-    converted = (from_huggingface if is_huggingface(path) else from_nemo)(path, pad_mode)
+    texts = None if options.texts is None else [utterance.text for utterance in read_manifest(options.texts)]
+    choices = Choices(options.pad_mode or PAD_MODES[0], texts, options.adapter)
+    converted = (from_huggingface if is_huggingface(path) else from_nemo)(path, choices)
     if local_attention is not None:
         converted = converted._replace(bundle=with_local_attention(converted.bundle, local_attention, path))
     card = model_card(output, origin, source, converted)
@@ -134,6 +145,7 @@ def model_card(output: Path, origin: str, source: str | None, converted: "Conver
         sha256=converted.weights_sha256,
         account=_account(converted),
         source=source or "For its authors and its licence, see the original model.",
+        untrained=_UNTRAINED if converted.new else "",
     )
 
 
@@ -162,12 +174,17 @@ _CARD = """# {name}
 A speech recogniser converted by `python -m asr.convert` from {origin}.
 
 {source}
-
+{untrained}
 The file of its original weights has the SHA-256 hash `{sha256}` and contains
 {account}.
 
 Transcribe with `python -m asr.transcribe FOLDER AUDIO...`, where FOLDER is this folder; `python -m asr.evaluate FOLDER
 MANIFEST...` measures its word error rate.
+"""
+
+_UNTRAINED = """
+**Train it first:** its output layer has random weights, so it recognises nothing yet. `python -m asr.train
+experiment=finetune init.from=FOLDER` trains it, where FOLDER is this folder.
 """
 
 

@@ -132,7 +132,7 @@ def parakeet(folder: Path) -> Pair:
         summed: Tensor = model(input_features=batch.features, attention_mask=valid, labels=labels).loss
         return summed
 
-    return Pair(Contender(model, loss), ours(from_huggingface(folder, "zeros")))
+    return Pair(Contender(model, loss), ours(from_huggingface(folder)))
 
 
 def conformer(folder: Path) -> Pair:
@@ -174,7 +174,7 @@ def conformer(folder: Path) -> Pair:
         rest = (lengths, batch.token_lengths, blank, "sum")
         return nn.functional.ctc_loss(log_probs, batch.tokens, *rest)
 
-    return Pair(Contender(model, loss), ours(from_nemo(folder / "theirs.nemo", "zeros")))
+    return Pair(Contender(model, loss), ours(from_nemo(folder / "theirs.nemo")))
 
 
 PEERS: dict[str, Callable[[Path], Pair]] = {"transformers": parakeet, "nemo": conformer}

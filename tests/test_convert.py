@@ -102,7 +102,7 @@ FORMS: dict[str, Callable[[Path, Files], Path]] = {
 
 @pytest.mark.parametrize("form", FORMS)
 def test_every_form_of_a_model_gives_the_same_bundle(form: str, tiny: Path, tmp_path: Path) -> None:
-    expected, actual = (from_nemo(path, "zeros") for path in (tiny, FORMS[form](tmp_path, nemo_files())))
+    expected, actual = (from_nemo(path) for path in (tiny, FORMS[form](tmp_path, nemo_files())))
     assert actual.bundle.config == expected.bundle.config
     assert actual.bundle.files == expected.bundle.files
     assert_equal(actual.bundle.weights, expected.bundle.weights)
@@ -116,7 +116,7 @@ def assert_equal(actual: dict[str, Tensor], expected: dict[str, Tensor]) -> None
 
 
 def test_tensors_are_assigned_to_the_layers_with_the_same_computation(tiny: Path) -> None:
-    theirs, ours = tensors(), from_nemo(tiny, "zeros").bundle.weights
+    theirs, ours = tensors(), from_nemo(tiny).bundle.weights
     block, layer = "encoder.blocks.1", "encoder.layers.1"
     weight = theirs["decoder.decoder_layers.0.weight"]
     assert torch.equal(ours["head.linear.weight"][0], weight[-1, :, 0])  # the blank
@@ -137,13 +137,13 @@ def test_tensors_are_assigned_to_the_layers_with_the_same_computation(tiny: Path
 def test_every_tensor_is_accounted_for(tmp_path: Path) -> None:
     from asr.build import build_features
 
-    features = build_features(from_nemo(archive(tmp_path), "zeros").bundle.config)
+    features = build_features(from_nemo(archive(tmp_path)).bundle.config)
     buffers = {"preprocessor.featurizer.window": features.hann, "preprocessor.featurizer.fb": features.mel.T[None]}
-    account = from_nemo(archive(tmp_path, state=tensors() | buffers), "zeros").account
+    account = from_nemo(archive(tmp_path, state=tensors() | buffers)).account
     num_parameters = len(tensors()) - LAYERS
     assert (account.taken, account.folded) == (num_parameters - 2, 2)
     assert (account.compared, account.not_needed) == (2, LAYERS)
-    unscaled = from_nemo(archive(tmp_path, changed(encoder={"xscaling": False})), "zeros")
+    unscaled = from_nemo(archive(tmp_path, changed(encoder={"xscaling": False})))
     assert unscaled.account.folded == 0
     assert torch.equal(
         unscaled.bundle.weights["encoder.subsampling.linear.bias"], tensors()["encoder.pre_encode.out.bias"]
@@ -154,7 +154,7 @@ def test_a_character_tokenizer_becomes_a_char_tokenizer_of_asr(tmp_path: Path) -
     labels = [" ", "a", "b", "'"]
     config = nemo_config(labels)
     del config["tokenizer"]
-    converted = from_nemo(archive(tmp_path, config | {"labels": labels}, tensors(len(labels))), "zeros")
+    converted = from_nemo(archive(tmp_path, config | {"labels": labels}, tensors(len(labels))))
     assert converted.bundle.config["tokenizer"] == {"name": "char"}
     assert converted.bundle.files == {"characters.json": b'[" ", "a", "b", "\'"]\n'}
 
@@ -178,7 +178,7 @@ def test_a_model_with_capitals_or_punctuation_in_its_tokens_gets_the_as_written_
     config, state = None, None
     if pieces:
         config, state = nemo_config(["a", *pieces]) | {"tokenizer": None}, tensors(3)
-    assert from_nemo(archive(tmp_path, config, state), "zeros").bundle.config["normalizer"] == normalizer
+    assert from_nemo(archive(tmp_path, config, state)).bundle.config["normalizer"] == normalizer
 
 
 def test_the_command_writes_a_usable_bundle_and_a_card_that_names_its_source(
@@ -206,10 +206,10 @@ WITH_CHARACTERS = nemo_config([" ", "a", "b"]) | {"tokenizer": None}
 def test_a_bundle_that_is_converted_to_an_archive_and_back_is_bit_identical(
     config: dict[str, Any] | None, state: dict[str, Tensor] | None, tmp_path: Path
 ) -> None:
-    before = from_nemo(archive(tmp_path, config, state), "zeros").bundle
+    before = from_nemo(archive(tmp_path, config, state)).bundle
     assert main([str(tmp_path / "tiny.nemo"), "-o", str(tmp_path / "tiny")]) == 0
     assert main([str(tmp_path / "tiny"), "--to", "nemo", "-o", str(tmp_path / "back.nemo")]) == 0
-    back = from_nemo(tmp_path / "back.nemo", "zeros")
+    back = from_nemo(tmp_path / "back.nemo")
     assert (back.bundle.config, back.bundle.files) == (before.config, before.files)
     assert_equal(back.bundle.weights, before.weights)
     with tarfile.open(tmp_path / "back.nemo") as tar:
@@ -672,7 +672,7 @@ def test_a_trained_model_gives_the_log_probs_computed_by_nemo(utterance: str, re
 @needs_model
 @pytest.mark.slow
 def test_all_632_tensors_of_a_trained_model_convert_and_convert_back(real: Path, tmp_path: Path) -> None:
-    account = from_nemo(MODEL, "zeros").account
+    account = from_nemo(MODEL).account
     assert sum(account) == account.taken + account.folded == 632
     assert main([str(real), "--to", "nemo", "-o", str(tmp_path / "back.nemo")]) == 0
     with tarfile.open(tmp_path / "back.nemo") as tar:
@@ -682,7 +682,7 @@ def test_all_632_tensors_of_a_trained_model_convert_and_convert_back(real: Path,
     assert {name: written[name].shape for name in theirs} == {name: tensor.shape for name, tensor in theirs.items()}
     folded = [name for name in theirs if not torch.equal(written[name], theirs[name].float())]
     assert folded == ["encoder.pre_encode.out.bias", "encoder.pre_encode.out.weight"]
-    assert_equal(from_nemo(tmp_path / "back.nemo", "zeros").bundle.weights, read_bundle(real).weights)
+    assert_equal(from_nemo(tmp_path / "back.nemo").bundle.weights, read_bundle(real).weights)
 
 
 @needs_model

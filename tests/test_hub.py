@@ -25,6 +25,7 @@ from asr.interchange.hub import _of_split, download, download_dataset, path_of
 from asr.sources.collect import collect
 from asr.sources.entry import SourceOptions
 from tests import parakeet
+from tests import test_wav2vec2_bert as wav2vec2_bert
 from tests.conftest import ROOT
 from tests.nemo import as_nemo_3, nemo_files, write_tar
 from tests.refusals import refused
@@ -194,9 +195,16 @@ def test_a_model_folder_of_the_transformers_library_is_downloaded_and_converted(
         "pytorch_model.bin": b"",
     }
     assert main([ADDRESS, "-o", str(tmp_path / "bundle")]) == 0
-    read = {"config.json", "model.safetensors", "preprocessor_config.json", "tokenizer.json", "README.md"}
-    assert {name for name, _ in fetched(hub)} == read
+    read = {"config.json", "model.safetensors", "preprocessor_config.json", "README.md"}
+    assert {name for name, _ in fetched(hub)} == read | {"tokenizer.json", "tokenizer_config.json"}
     assert "Licence: its model card says cc-by-4.0." in read_bundle(tmp_path / "bundle").card
+
+
+def test_a_model_folder_with_a_vocab_json_is_downloaded_and_converted(hub: Hub, tmp_path: Path) -> None:
+    folder = wav2vec2_bert.save(tmp_path / "theirs")
+    hub.files = {file.name: file.read_bytes() for file in folder.iterdir()}
+    assert main([ADDRESS, "-o", str(tmp_path / "bundle")]) == 0
+    assert "vocab.json" in {name for name, _ in fetched(hub)}
 
 
 def test_a_cached_commit_needs_no_server(hub: Hub) -> None:

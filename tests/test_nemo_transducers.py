@@ -163,7 +163,7 @@ def test_a_converted_model_of_nemo_gives_nemos_logits_and_can_be_used(kind: str,
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_tensor_and_setting_is_accounted_for(kind: str, tmp_path: Path) -> None:
     weights = state(kind)
-    converted = from_nemo(archive(tmp_path, config(kind), weights), "zeros")
+    converted = from_nemo(archive(tmp_path, config(kind), weights))
     account, head = converted.account, converted.bundle.config["head"]
     assert (account.folded, account.not_needed) == (1 + 2, LAYERS)  # folded: one bias, and the scale into two tensors
     assert account.taken == len(weights) - 3 - LAYERS
@@ -192,14 +192,14 @@ def test_sections_of_heads_that_the_model_does_not_have_are_ignored(
         settings, weights = config(kind) | {"aux_ctc": unused}, state(kind)
     if target != "NeMo's class":
         settings["target"] = target
-    head = from_nemo(archive(tmp_path, settings, weights), "zeros").bundle.config["head"]
+    head = from_nemo(archive(tmp_path, settings, weights)).bundle.config["head"]
     assert (kind_of(head), head.get("ctc_weight", 0.0)) == (kind.upper(), 0.0)
 
 
 @pytest.mark.parametrize("target", ["mylab.models.Unknown", None])
 def test_the_tensors_decide_whether_a_model_of_an_unknown_class_is_a_hybrid(target: str | None, tmp_path: Path) -> None:
     settings = config("hybrid tdt") | {"target": target}
-    head = from_nemo(archive(tmp_path, settings, state("hybrid tdt")), "zeros").bundle.config["head"]
+    head = from_nemo(archive(tmp_path, settings, state("hybrid tdt"))).bundle.config["head"]
     assert head["ctc_weight"] == 0.3
 
 
@@ -243,10 +243,10 @@ def test_a_bundle_converts_back_to_an_archive_with_equal_tensors(kind: str, drop
     """Folded values are not separated again: joint.enc.bias keeps both biases, and the subsampling keeps the scale."""
     weights = state(kind, "joint_net.2" if dropout else "joint_net.1")
     path = archive(tmp_path, config(kind, joint__jointnet={"dropout": dropout}), weights)
-    before = from_nemo(path, "zeros").bundle
+    before = from_nemo(path).bundle
     assert main([str(path), "-o", str(tmp_path / "ours")]) == 0
     assert main([str(tmp_path / "ours"), "--to", "nemo", "-o", str(tmp_path / "back.nemo")]) == 0
-    back = from_nemo(tmp_path / "back.nemo", "zeros").bundle
+    back = from_nemo(tmp_path / "back.nemo").bundle
     assert (back.config, back.files) == (before.config, before.files)
     assert_equal(back.weights, before.weights)
     with tarfile.open(tmp_path / "back.nemo") as tar:
@@ -276,7 +276,7 @@ def test_a_blank_with_a_trained_embedding_cannot_be_written_to_an_archive(tmp_pa
 
 def test_without_dropout_the_last_layer_of_the_joint_network_has_another_number(tmp_path: Path) -> None:
     settings = config("rnnt", joint__jointnet={"dropout": 0.0, "activation": "tanh"})
-    converted = from_nemo(archive(tmp_path, settings, state("rnnt", "joint_net.1")), "zeros")
+    converted = from_nemo(archive(tmp_path, settings, state("rnnt", "joint_net.1")))
     assert converted.bundle.config["head"]["joint_activation"] == "tanh"
 
 
@@ -363,7 +363,7 @@ def test_a_damaged_section_is_reported_in_one_line_or_not_needed(name: str, valu
     settings = config("hybrid tdt") | {name: value}
     path = archive(tmp_path, settings, state("hybrid tdt"))
     if name in ("loss", "decoding"):  # the durations are in both sections
-        assert from_nemo(path, "zeros").bundle.config["head"]["durations"] == DURATIONS
+        assert from_nemo(path).bundle.config["head"]["durations"] == DURATIONS
         return
     named = {"decoder": "decoder", "joint": "joint" if value is not None else "decoder.prediction", "aux_ctc": "ctc"}
     assert_refused(path, named[name], tmp_path)
@@ -376,7 +376,7 @@ def test_local_attention_is_converted_in_both_directions(tmp_path: Path) -> None
     before = read_bundle(tmp_path / "ours")
     assert before.config["encoder"]["attention"] == {"name": "local_attention", "context": 3, "bias": False}
     assert main([str(tmp_path / "ours"), "--to", "nemo", "-o", str(tmp_path / "back.nemo")]) == 0
-    assert from_nemo(tmp_path / "back.nemo", "zeros").bundle.config == before.config
+    assert from_nemo(tmp_path / "back.nemo").bundle.config == before.config
 
 
 def test_full_attention_becomes_local_attention_with_the_same_weights(tmp_path: Path) -> None:

@@ -314,7 +314,7 @@ def nemo_archive(folder: Path, settings: dict[str, Any], weights: dict[str, Tens
 def test_an_archive_of_nemo_converts_and_converts_back(kind: str, tmp_path: Path) -> None:
     weights = causal_state(kind)
     path = nemo_archive(tmp_path, causal_config(kind), weights)
-    before = from_nemo(path, "zeros").bundle
+    before = from_nemo(path).bundle
     encoder = before.config["encoder"]
     assert (encoder["name"], encoder["chunk_frames"], encoder["left_frames"]) == ("conformer_streaming", 4, LEFT)
     assert encoder["training_chunk_frames"] == [look_ahead + 1 for look_ahead in LOOK_AHEADS]
@@ -324,7 +324,7 @@ def test_an_archive_of_nemo_converts_and_converts_back(kind: str, tmp_path: Path
         assert main([str(source), "-o", str(tmp_path / name)]) == 0
         assert main([str(tmp_path / name), "--to", "nemo", "-o", str(tmp_path / f"{name}.nemo")]) == 0
     assert (tmp_path / "ours.nemo").read_bytes() == (tmp_path / "again.nemo").read_bytes()
-    back = from_nemo(tmp_path / "ours.nemo", "zeros").bundle
+    back = from_nemo(tmp_path / "ours.nemo").bundle
     assert (back.config, back.files) == (before.config, before.files)
     assert_equal(back.weights, before.weights)
     for ours, theirs in (
@@ -355,7 +355,7 @@ def test_an_exported_transducer_recognises_whole_recordings_at_its_latency(
 def test_an_exported_hybrid_streams_at_its_latency_like_the_bundle(tmp_path: Path) -> None:
     pytest.importorskip("onnxscript", reason="the extra onnx is not installed")
     path = nemo_archive(tmp_path, causal_config("hybrid rnnt"), causal_state("hybrid rnnt"))
-    made = from_nemo(path, "zeros").bundle
+    made = from_nemo(path).bundle
     replace_bundle(tmp_path / "ours", made)
     model = load_recognizer(tmp_path / "ours").model
     frames = model.features(sound(2.0))
@@ -421,7 +421,7 @@ def test_a_prompt_is_refused_in_one_line(tmp_path: Path) -> None:
 def test_a_model_with_contexts_that_nemo_does_not_have_is_refused(
     changes: dict[str, Any], message: str, tmp_path: Path
 ) -> None:
-    ours = from_nemo(nemo_archive(tmp_path, causal_config("rnnt"), causal_state("rnnt")), "zeros").bundle
+    ours = from_nemo(nemo_archive(tmp_path, causal_config("rnnt"), causal_state("rnnt"))).bundle
     ours.config["encoder"] |= changes
     replace_bundle(tmp_path / "ours", ours)
     with refused(InputError, message):

@@ -29,9 +29,9 @@ from asr.recognition.model import Model
 from tests.conftest import ENCODERS, OTHER_PARTS, SMALLEST_ENCODERS, overridden, resolved
 
 SHALLOW = {"num_layers": 2, "dropout": 0.0}  # the width is that of conf/, for realistic rounding errors
-NARROW = {**SHALLOW, "dim": 16, "feed_forward_factor": 2}  # for tests of gradients, which are slower
+NARROW = {**SHALLOW, "dim": 16, "num_heads": 4, "feed_forward_factor": 2}  # for tests of gradients, which are slower
 FEW_CHANNELS = {"num_channels": 4, "dropout": 0.0}
-NEAR = {"context": 3}  # frames; most utterances are several times as long
+NEAR = {"context": 3, "left": 3, "right": 2}  # frames; most utterances are several times as long
 SEGMENTS = {"segment": 4, "training_memory": 3, "memory": 5}
 CHUNKS = {"chunk_frames": 3, "left_frames": 4, "right_frames": 2}
 SIZES = SEGMENTS | CHUNKS | {f"training_{name}": [frames] for name, frames in CHUNKS.items()}

@@ -121,7 +121,7 @@ def test_a_model_saved_by_transformers_gives_equal_text_and_converts_back(
         safetensors.torch.load_file(back / "model.safetensors"), tensors | (recounted if options else folded)(tensors)
     )
     assert (back / "tokenizer.json").read_bytes() == (theirs / "tokenizer.json").read_bytes()
-    again, before = from_huggingface(back, "zeros").bundle, read_bundle(ours)
+    again, before = from_huggingface(back).bundle, read_bundle(ours)
     assert (again.config, again.files) == (before.config, before.files)
     assert_equal(again.weights, before.weights)
 
@@ -143,7 +143,7 @@ def test_the_feature_extractor_may_be_a_section_of_the_processors_config(tiny: P
     extractor = json.loads((folder / "preprocessor_config.json").read_text())
     (folder / "preprocessor_config.json").unlink()
     (folder / "processor_config.json").write_text(json.dumps({"decoder_type": "ctc", "feature_extractor": extractor}))
-    actual, expected = (from_huggingface(path, "zeros").bundle for path in (folder, tiny))
+    actual, expected = (from_huggingface(path).bundle for path in (folder, tiny))
     assert actual.config == expected.config
 
 

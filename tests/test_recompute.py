@@ -35,7 +35,7 @@ CASES = pytest.mark.parametrize(
     ],
     ids=lambda overrides: "-".join(override.split("=")[1] for override in overrides),
 )
-SMALL = {"dim": 16, "num_layers": 3, "feed_forward_factor": 2, "subsampling": {"num_channels": 4}}
+SMALL = {"dim": 16, "num_heads": 4, "num_layers": 3, "feed_forward_factor": 2, "subsampling": {"num_channels": 4}}
 BATCH_NORM = ("encoder=conformer_s", "encoder/norm=masked_batch_norm")
 
 

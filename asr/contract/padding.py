@@ -76,6 +76,8 @@ def check_outputs(model: Model) -> None:
     for row, utterance in enumerate(features):
         alone = encoder(utterance[None], torch.tensor([len(utterance)]), taps)
         numbers = encoder.output_lengths(len(utterance)), *map(int, (alone.lengths[0], encoded.lengths[row]))
+        if {*numbers} == {0}:  # it is shorter than an encoder frame
+            continue
         if {*numbers, alone.out.shape[1]} != {numbers[0]}:
             must = "output_lengths, Encoded.lengths and the number of frames of Encoded.out must be equal"
             given = f"{numbers[0]}, {numbers[1]} (in a batch {numbers[2]}) and {alone.out.shape[1]}"

@@ -5,9 +5,10 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
+from torch import Tensor
 
 from asr.build import PROMPT, build_features, build_labels, build_model, build_tokenizer
 from asr.checkpoint.bundle import Bundle
@@ -63,9 +64,27 @@ class Weights(NamedTuple):
         counterparts: the tensors for those of asr.
     """
 
-    tensors: dict[str, torch.Tensor]
+    tensors: dict[str, Tensor]
     sha256: str
     counterparts: Counterparts
+
+
+class Choices(NamedTuple):
+    """The user's choices for a conversion.
+
+    Args:
+        pad_mode: padding of the waveform at both ends: "zeros" in transformers; a model trained by NeMo 1 needs
+            "reflect".
+        texts: texts whose characters are the tokens of a new head, for a model without one; None: the model has a head.
+        adapter: whether a new adapter block is added to a model without head and adapter.
+    """
+
+    pad_mode: str = "zeros"
+    texts: Sequence[str] | None = None
+    adapter: bool = False
+
+
+USUAL = Choices()
 
 
 class ModelParts(NamedTuple):
@@ -80,6 +99,7 @@ class ModelParts(NamedTuple):
         prompt: prompt between encoder and head, if any; `weights.counterparts` include its tensors.
         notes: sentences on the conversion, for the user.
         writer: toolkit and version according to the config; "" if the config has no version.
+        new: modules of asr that the model does not have; they get random weights.
     """
 
     vocabulary: Vocabulary
@@ -90,6 +110,7 @@ class ModelParts(NamedTuple):
     prompt: LanguagePrompt | None = None
     notes: Sequence[str] = ()
     writer: str = ""
+    new: Sequence[str] = ()
 
 
 class Converted(NamedTuple):
@@ -101,6 +122,7 @@ class Converted(NamedTuple):
         weights_sha256: SHA-256 of the file of the tensors.
         notes: sentences on the conversion, for the user.
         writer: toolkit and version according to the config; "" if the config has no version.
+        new: modules with random weights, which must be trained first.
     """
 
     bundle: Bundle
@@ -108,6 +130,7 @@ class Converted(NamedTuple):
     weights_sha256: str
     notes: list[str]
     writer: str
+    new: Sequence[str] = ()
 
 
 def convert(path: Path, parts: ModelParts) -> Converted:
@@ -131,9 +154,10 @@ def convert(path: Path, parts: ModelParts) -> Converted:
         **({PROMPT: prompt.config} if prompt else {}),
     }
     files = vocabulary.files | (prompt.files if prompt else {})
-    ours, account = take(weights.tensors, _shapes(config, files), weights.counterparts)
+    shapes, new = _shapes(config, files, parts.new)
+    ours, account = take(weights.tensors, shapes, weights.counterparts)
     weights.tensors.clear()  # gigabytes, of which loading the bundle makes another copy
-    bundle = Bundle(config, files, ours, card="")
+    bundle = Bundle(config, files, ours | new, card="")
     model = bundle_recognizer(bundle, path).model  # raises an error if the bundle does not load
     notes = [
         *parts.notes,
@@ -141,10 +165,10 @@ def convert(path: Path, parts: ModelParts) -> Converted:
         _hidden_note(vocabulary.hidden),
         described(round_trip(model.tokenizer, model.normalize)),
     ]
-    return Converted(bundle, account, weights.sha256, [note for note in notes if note], parts.writer)
+    return Converted(bundle, account, weights.sha256, [note for note in notes if note], parts.writer, parts.new)
 
 
-def pop_tensors(files: dict[str, bytes], name: str) -> tuple[dict[str, torch.Tensor], str]:
+def pop_tensors(files: dict[str, bytes], name: str) -> tuple[dict[str, Tensor], str]:
     """Remove the file of the weights, gigabytes, from the files; return its tensors and its SHA-256."""
     content = files.pop(name)
     return load_tensors(content, name), hashlib.sha256(content).hexdigest()
@@ -168,14 +192,28 @@ def _hidden_note(hidden: list[str]) -> str:
     return f"{pieces}, such as {shown(hidden[0])}: recognised like other pieces, but left out of texts."
 
 
-def _shapes(config: Mapping[str, Any], files: dict[str, bytes]) -> dict[str, torch.Size]:
-    """Return the shapes of a model's tensors; the network is built without allocating weights."""
+def _shapes(
+    config: Mapping[str, Any], files: dict[str, bytes], new: Sequence[str]
+) -> tuple[dict[str, torch.Size], dict[str, Tensor]]:
+    """Return the shapes of a model's tensors, and the tensors of its new modules, which have random weights.
+
+    The network is built without allocating weights; those of new modules are made afterwards.
+    """
     tokenizer, features, labels = build_tokenizer(config), build_features(config), build_labels(config)
     tokenizer.load(files)
     labels.load(files)
     with torch.device("meta"):
         model = build_model(config, tokenizer, features, labels)
-    return {name: tensor.shape for name, tensor in model.state_dict().items()}
+    begins = tuple(f"{name}." for name in new)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        for name, module in model.named_modules():
+            if f"{name}.".startswith(begins) and any(True for _ in module.parameters(recurse=False)):
+                module.to_empty(device="cpu", recurse=False)
+                cast(Any, module).reset_parameters()  # all of torch's layers have this method
+    tensors = model.state_dict()
+    made = {name: tensor for name, tensor in tensors.items() if name.startswith(begins)}
+    return {name: tensor.shape for name, tensor in tensors.items() if name not in made}, made
 
 
 def normalizer_of(pieces: list[str]) -> str:

@@ -15,19 +15,20 @@ from asr.interchange.conformer import kind_of
 from asr.interchange.huggingface.convert import to_huggingface
 from asr.interchange.huggingface.files import replace_huggingface
 from asr.interchange.huggingface.parakeet import names_left_out
+from asr.interchange.huggingface_files import CONFIG
 from asr.run.names import RESULTS
 from asr.system.files import check_apart, real
 from asr.text.numbers import interval, number, rate
 
 TASK = "automatic-speech-recognition"  # the hub's name for speech recognition
-TAGS = ("speech", "fast-conformer")
+TAGS = ("speech", "conformer")
 _CARD = """---
 {about}---
 
 # {name}
 
-A speech recogniser: a Fast Conformer with {kind}, in the format of transformers' ParakeetFor{kind}. It needs audio with
-a sample rate of {sample_rate} Hz. This folder was written by `python -m asr.export --to huggingface`.
+A speech recogniser: a Conformer with {kind}, in the format of transformers' {architecture}. It needs audio with a
+sample rate of {sample_rate} Hz. This folder was written by `python -m asr.export --to huggingface`.
 
 ```python
 from transformers import pipeline
@@ -62,7 +63,16 @@ def publish(model: Path, output: Path, language: str | None, license: str | None
     bundle = read_bundle(folder)
     files = to_huggingface(bundle, folder)
     results = read_results(folder.parent / RESULTS) if folder.name == BUNDLE else {}
-    card = model_card(real(output).name, bundle.config, results, before=bundle.card, language=language, licence=license)
+    [architecture] = json.loads(files[CONFIG])["architectures"]
+    card = model_card(
+        real(output).name,
+        bundle.config,
+        architecture,
+        results,
+        before=bundle.card,
+        language=language,
+        licence=license,
+    )
     files[CARD] = card.encode()
     replace_huggingface(output, files)
     return list(files), names_left_out(bundle)
@@ -85,6 +95,7 @@ def _is_result(result: object) -> bool:
 def model_card(
     name: str,
     config: Mapping[str, Any],
+    architecture: str,
     results: Mapping[str, Mapping[str, Any]],
     before: str,
     language: str | None,
@@ -95,6 +106,7 @@ def model_card(
     Args:
         name: name of the folder.
         config: config of the model.
+        architecture: name of transformers' class.
         results: test results of a run, by manifest, from results.json.
         before: the bundle's card.
         language: ISO 639 code, such as `en`; None: unknown.
@@ -113,6 +125,7 @@ def model_card(
         about=yaml.safe_dump(about, sort_keys=False, allow_unicode=True),
         name=name,
         kind=kind,
+        architecture=architecture,
         sample_rate=config["features"]["sample_rate"],
         task=TASK,
         figures=_figures(results) if results else "",

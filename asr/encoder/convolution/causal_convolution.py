@@ -43,7 +43,7 @@ class CausalConvolution(nn.Module):
 
     def forward(self, x: Tensor, padding_mask: Tensor) -> Tensor:
         """Map x (B, T, D) with padding_mask (B, T) to (B, T, D)."""
-        return self.extend(x, lambda new: new.new_zeros(len(new), self.num_kept, new.shape[2]), padding_mask)[0]
+        return self.extend(x, lambda new: new.new_zeros(new.shape[0], self.num_kept, new.shape[2]), padding_mask)[0]
 
     def extend(self, x: Tensor, before: Callable[[Tensor], Tensor], padding_mask: Tensor) -> tuple[Tensor, Tensor]:
         """Convolve x together with the frames before it, as `DepthwiseConvolution` does; `num_kept` is kernel - 1."""

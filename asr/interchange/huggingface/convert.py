@@ -5,23 +5,21 @@ from pathlib import Path
 
 from asr.checkpoint.bundle import Bundle
 from asr.errors import InputError
-from asr.interchange.foreign import Converted, ModelParts, convert, errors_of
-from asr.interchange.huggingface import parakeet
+from asr.interchange.foreign import USUAL, Choices, Converted, ModelParts, convert, errors_of
+from asr.interchange.huggingface import parakeet, wav2vec2_bert
 from asr.interchange.huggingface.config import KEYS
 from asr.interchange.huggingface.files import Folder, read_model_folder
 from asr.interchange.section import as_yaml
 
 # The reader of each architecture, by its model_type.
-READERS: Mapping[str, Callable[[Folder, str], ModelParts]] = dict.fromkeys(KEYS, parakeet.read)
+READERS: Mapping[str, Callable[[Folder, Choices], ModelParts]] = {
+    **dict.fromkeys(KEYS, parakeet.read),
+    wav2vec2_bert.MODEL: wav2vec2_bert.read,
+}
 
 
-def from_huggingface(path: Path, pad_mode: str) -> Converted:
+def from_huggingface(path: Path, choices: Choices = USUAL) -> Converted:
     """Convert a folder saved by transformers to a bundle.
-
-    Args:
-        path: path of the folder.
-        pad_mode: padding of the waveform at both ends: "zeros" in transformers; a model trained by NeMo 1 needs
-            "reflect".
 
     Raises:
         InputError: the folder cannot be read, asr does not support a setting, or a tensor has no counterpart.
@@ -32,7 +30,7 @@ def from_huggingface(path: Path, pad_mode: str) -> Converted:
         if not isinstance(kind, str) or kind not in READERS:
             *others, last = READERS
             raise InputError(f"model_type must be {', '.join(others)} or {last}; got {as_yaml(kind)}.")
-        return convert(path, READERS[kind](folder, pad_mode))
+        return convert(path, READERS[kind](folder, choices))
 
 
 def to_huggingface(bundle: Bundle, path: Path) -> dict[str, bytes]:
@@ -41,4 +39,4 @@ def to_huggingface(bundle: Bundle, path: Path) -> dict[str, bytes]:
     Raises:
         InputError: the bundle has a part that transformers does not have.
     """
-    return parakeet.write(bundle, path)
+    return (wav2vec2_bert if wav2vec2_bert.is_wav2vec2_bert(bundle.config) else parakeet).write(bundle, path)

@@ -17,12 +17,13 @@ from asr.interchange.huggingface_files import (
     READ,
     TOKENIZER,
     TOKENIZER_CONFIG,
+    VOCAB,
     WEIGHTS,
 )
 from asr.interchange.section import Section, mapping
 from asr.system.learnt import parse_json
 
-WRITTEN = (CONFIG, GENERATION, PREPROCESSOR, PROCESSOR, TOKENIZER, TOKENIZER_CONFIG, WEIGHTS, CARD)
+WRITTEN = (CONFIG, GENERATION, PREPROCESSOR, PROCESSOR, TOKENIZER, TOKENIZER_CONFIG, VOCAB, WEIGHTS, CARD)
 
 
 def is_huggingface(path: Path) -> bool:

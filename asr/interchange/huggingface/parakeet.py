@@ -10,7 +10,7 @@ from asr.checkpoint.load import bundle_recognizer
 from asr.errors import InputError
 from asr.interchange.account import SAME, SUM, Counterparts, give, outputs
 from asr.interchange.conformer import CTC, Names, block_names, stages
-from asr.interchange.foreign import ModelParts, Weights, pop_tensors, written_by
+from asr.interchange.foreign import Choices, ModelParts, Weights, pop_tensors, written_by
 from asr.interchange.huggingface import streaming
 from asr.interchange.huggingface.config import (
     blank_of,
@@ -77,21 +77,18 @@ def transducer_names(blank: int) -> Names:
     return names(blank)._replace(outside=outside, others=transducer)
 
 
-def read(folder: Folder, pad_mode: str) -> ModelParts:
+def read(folder: Folder, choices: Choices) -> ModelParts:
     """Convert the files of a folder, of which the weights are removed.
 
-    Args:
-        folder: files and configs.
-        pad_mode: padding of the waveform at both ends: "zeros" in transformers; a model trained by NeMo 1 needs
-            "reflect".
-
     Raises:
-        InputError: a file is missing, or asr does not support a setting.
+        InputError: a file is missing, asr does not support a setting, or a choice does not fit the model.
     """
+    if choices.texts is not None:
+        raise InputError("--texts needs a model that was pre-trained only; Parakeet has a head.")
     files, config, preprocessor, processor = folder
     if TOKENIZER not in files:
         raise InputError(f"{TOKENIZER} must exist; it is missing.")
-    encoder, features = encoder_config(config, processor), features_config(config, preprocessor, pad_mode)
+    encoder, features = encoder_config(config, processor), features_config(config, preprocessor, choices.pad_mode)
     head, (vocab_size, blank) = head_config(config), blank_of(config)
     vocabulary = take_vocabulary(files[TOKENIZER], vocab_size, blank)
     tensors, sha256 = pop_tensors(files, WEIGHTS)

@@ -4,28 +4,26 @@ from pathlib import Path
 
 from asr.checkpoint.bundle import Bundle
 from asr.errors import InputError
-from asr.interchange.foreign import Converted, convert, errors_of
+from asr.interchange.foreign import USUAL, Choices, Converted, convert, errors_of
 from asr.interchange.nemo import conformer
 from asr.interchange.nemo.archive import read_files
 from asr.interchange.nemo_files import CONFIG
 
 
-def from_nemo(path: Path, pad_mode: str) -> Converted:
+def from_nemo(path: Path, choices: Choices = USUAL) -> Converted:
     """Convert a `.nemo` archive, or a folder of its files, to a bundle.
-
-    Args:
-        path: path of the archive or folder.
-        pad_mode: padding of the waveform at both ends: "zeros" in NeMo 3, "reflect" in NeMo 1.
 
     Raises:
         InputError: the model cannot be read, asr does not support a setting, or a tensor has no counterpart.
     """
     with errors_of(path):
+        if choices.texts is not None:
+            raise InputError("--texts needs a model that was pre-trained only; a model of NeMo has a head.")
         files = read_files(path)
         if CONFIG not in files:
             advice = "To convert a bundle of asr, add --to nemo or --to huggingface"
             raise InputError(f"{CONFIG} must exist; it is missing. {advice}.")
-        return convert(path, conformer.read(files, path, pad_mode))
+        return convert(path, conformer.read(files, path, choices.pad_mode))
 
 
 def to_nemo(bundle: Bundle, path: Path) -> list[tuple[str, bytes]]:
