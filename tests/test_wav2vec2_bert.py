@@ -334,6 +334,19 @@ def test_a_run_folder_becomes_a_folder_for_the_hub_whose_card_names_the_model(tm
     assert "Wav2Vec2BertForCTC" in (tmp_path / "hub" / "README.md").read_text()
 
 
+@pytest.mark.slow
+@EACH_ADAPTER
+def test_an_exported_model_has_the_texts_of_the_bundle(
+    options: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([str(save(tmp_path / "theirs", **options)), "-o", str(tmp_path / "ours")]) == 0
+    assert export([str(tmp_path / "ours"), "-o", str(tmp_path / "onnx")]) == 0
+    assert "texts are equal" in capsys.readouterr().out
+    models = [load_recognizer(tmp_path / name) for name in ("ours", "onnx")]
+    texts = [model.transcribe(sound(3.0), sample_rate=SAMPLE_RATE).text for model in models]
+    assert texts[0] == texts[1] != ""
+
+
 @torch.no_grad()
 def test_shaw_attention_equals_its_equation_in_loops() -> None:
     dim, heads, left, right, lengths = 8, 2, 3, 1, [7, 4]
