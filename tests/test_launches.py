@@ -46,6 +46,8 @@ LAUNCHES = {  # most launches of a step
     "encoder=lstm head=ctc": 545,
     "encoder=transformer head=ctc": 575,
     "encoder=transformer_xl head=ctc": 1_603,
+    "encoder=w2v_bert_adapter_l head=ctc": 2_344,
+    "encoder=w2v_bert_l head=ctc": 686,
     "encoder=conformer_xs head=ctc_attention": 1_891,
     "encoder=conformer_xs head=ctc_consistency": 895,
     "encoder=conformer_xs head=ctc_intermediate": 818,
