@@ -74,6 +74,11 @@ class Char:
             raise InputError(f"{must}; {len(characters) - len(set(characters))} are repeated.")
         self._set(characters)
 
+    @property
+    def takes_words(self) -> bool:
+        """False: `extend` takes single characters."""
+        return False
+
     def extend(self, pieces: Sequence[str]) -> None:
         """Append characters, with the next ids.
 

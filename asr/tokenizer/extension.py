@@ -3,7 +3,9 @@
 Each appended piece has such a character, so texts without these characters are encoded as before.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cache, partial
 
 from asr.errors import InputError, shown
 from asr.interfaces import Tokenizer
@@ -17,15 +19,37 @@ def pieces_for(texts: Iterable[str], tokenizer: Tokenizer) -> list[str]:
     """Return pieces for the characters of texts that a tokenizer cannot spell, in code point order.
 
     A character is a piece. If the tokenizer has pieces that begin a word, then a character that begins a word is also
-    such a piece: a space and the character.
+    such a piece: a space and the character. If it takes pieces of several characters, then the pieces that spell a word
+    in lower case are appended as the word writes them, so that the word is cut as before: " How" beside " how".
     """
-    characters, initials = set[str](), set[str]()
+    characters, initials, cased = set[str](), set[str](), set[str]()
     for text in texts:
         characters.update(text)
-        initials.update(word[0] for word in text.split())
+        words = text.split()
+        initials.update(word[0] for word in words)
+        cased.update(word for word in words if word != word.lower())
     new = {character for character in characters if not character.isspace() and not spells(tokenizer.encode, character)}
     begins_words = any(len(name) > 1 and name[0] == " " for name in tokenizer.names)
-    return sorted(new | {f" {character}" for character in new & initials if begins_words})
+    pieces = new | {f" {character}" for character in new & initials if begins_words}
+    if tokenizer.takes_words:
+        is_spelled = cache(partial(spells, tokenizer.encode))
+        written = {piece for word in cased for piece in _as_written(word, tokenizer, is_spelled)}
+        pieces |= {piece for piece in written if new & set(piece)}
+    return sorted(pieces)
+
+
+def _as_written(word: str, tokenizer: Tokenizer, is_spelled: Callable[[str], bool]) -> Iterator[str]:
+    """Yield the pieces that spell a word in lower case, as the word writes them; marks within the word part it."""
+    lower = word.lower()
+    if len(lower) != len(word):  # as with a dotted capital I
+        return
+    for run in re.finditer(r"\S+", "".join(letter if is_spelled(letter) else " " for letter in lower)):
+        names = [tokenizer.names[token] for token in tokenizer.encode(run[0])]
+        written, end = f" {word[run.start() : run.end()]}", 0
+        if "".join(names) == f" {run[0]}":
+            for name in names:
+                piece, end = written[end : end + len(name)], end + len(name)
+                yield piece.lstrip() if run.start() > 0 else piece
 
 
 def checked_pieces(given: Sequence[str], tokenizer: Tokenizer, setting: str) -> list[str]:

@@ -97,6 +97,11 @@ class HuggingFace:
         """Return the tokenizer's file, as trained or as loaded."""
         return {FILE: self._content} | hidden_files(self._hidden)
 
+    @property
+    def takes_words(self) -> bool:
+        """Whether `extend` takes pieces of several characters: not with BPE, which joins characters in pairs."""
+        return json.loads(self._content)["model"]["type"] == "Unigram"
+
     def extend(self, pieces: Sequence[str]) -> None:
         """Append pieces, with the next ids, to the file's vocabulary.
 

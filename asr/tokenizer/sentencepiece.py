@@ -109,6 +109,11 @@ class SentencePiece:
         """Return the trained tokenizer as the files that a bundle stores."""
         return {FILE: self._model} | hidden_files(self._hidden)
 
+    @property
+    def takes_words(self) -> bool:
+        """True: `extend` takes pieces of several characters."""
+        return True
+
     def extend(self, pieces: Sequence[str]) -> None:
         """Append pieces, with the next ids, that SentencePiece never splits and does not normalise."""
         lowest = min(self.piece_scores.values())  # for libraries that read the model as a table of pieces and scores
