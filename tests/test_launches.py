@@ -76,9 +76,8 @@ def rows(
     null_gpu: dict[str, str], request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> dict[str, dict[str, Any]]:
     """Measure the cases of all selected tests in one process."""
-    cases = [
-        item.callspec.params["case"] for item in request.session.items if "rows" in getattr(item, "fixturenames", ())
-    ]  # type: ignore[attr-defined]
+    own = (item for item in request.session.items if item.path == Path(__file__))
+    cases = [item.callspec.params["case"] for item in own]  # type: ignore[attr-defined]
     folder = tmp_path_factory.mktemp("launches")
     options = ["--batch", BATCH, "--vocab-size", "64", "--turns", "1", "--output-dir", str(folder)]
     command = [sys.executable, "-m", "benchmarks.gpu.launches", *options, "--cases", *map(overrides_of, cases)]

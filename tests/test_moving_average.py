@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from asr.training.lightning_internals import moving_average
-from tests.test_no_waiting import ASKING
+from benchmarks.gpu.counts import ASKING
 
 
 class Net(pl.LightningModule):
