@@ -29,7 +29,8 @@ BATCH = (
 )
 MEMORY = 0.05  # largest difference from the forecast, as a fraction of it
 IN_LOSS = {"ctc_loss.ctc_loss": 7, "outside of asr": 3}  # waits of torch's CTC loss, forward and backward
-LAUNCHES = {  # most launches of a step
+MARGIN = 1.02  # because versions of torch differ: 2.14 launches up to 1.6 % more than 2.11
+LAUNCHES = {  # launches of a step with torch 2.11
     "encoder=conformer_l head=ctc": 1_520,
     "encoder=conformer_m head=ctc": 1_121,
     "encoder=conformer_s head=ctc": 980,
@@ -98,7 +99,7 @@ def test_a_step_waits_only_in_torchs_loss_and_launches_no_more_kernels(
     expected = {place: batches * number for place, number in IN_LOSS.items() if NO_TRITON in case}
     expected |= {"step_sums.wait_for": 1} if LOGGED in case else {}
     assert (row["waits in"] or {}) == expected
-    assert row["launches"] <= LAUNCHES[case]
+    assert row["launches"] <= MARGIN * LAUNCHES[case]
     assert (row["attention"] == "efficient_attention") is not case.startswith(WITHOUT_ATTENTION)
     if ACCUMULATION not in case:  # the forecast is that of one batch
         assert row["peak GB"] == pytest.approx(row["forecast GB"], rel=MEMORY)
