@@ -121,7 +121,8 @@ def discarded_findings(old: Sequence[str], new: Sequence[str], source: str) -> l
         new: names of the run's pieces.
         source: name of the initial model.
     """
-    lost = [name for name in dict.fromkeys(old) if name not in {*new}]
+    kept = set(new)
+    lost = [name for name in dict.fromkeys(old) if name not in kept]
     if not lost:
         return []
     message = f"the run's tokenizer lacks {len(lost):,} of the {len(old):,} pieces of {source}, such as {lost[0]!r}; "
