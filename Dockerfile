@@ -14,7 +14,7 @@ COPY pyproject.toml README.md LICENSE ./
 COPY asr asr
 COPY conf conf
 COPY recipes recipes
-# Of these packages, soxr with its libsoxr is under the LGPL-2.1, and espeak-ng (mini) under the GPL-3.
+# Of these packages, soxr with its libsoxr and camel-kenlm (lm) are under the LGPL-2.1, and espeak-ng (mini) under the GPL-3.
 RUN pip install --no-cache-dir '.[lm,mini,serve]'
 
 ENTRYPOINT ["python", "-m", "asr.train"]

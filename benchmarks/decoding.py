@@ -8,8 +8,11 @@ numpy 1.
 import argparse
 import gc
 import math
+import os
+import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -38,7 +41,6 @@ from asr.evaluation.selection import fewest_errors
 from asr.evaluation.tuning import EncodedUtterance, Values, encode, search_values
 from asr.evaluation.word_errors import count_errors, total
 from asr.interfaces import BLANK_ID, Encoded, Hypothesis, Tunable
-from asr.language_model.kenlm import without_progress
 from asr.recognition.confidence import UNCALIBRATED
 from asr.recognition.inference import INFERENCE
 from asr.recognition.long_form import Segment
@@ -331,6 +333,20 @@ def ours(recognizer: Recognizer, **settings: Any) -> Beam:
     make = component("decode", {**CONF, **search_settings, "fusion": CONF["fusion"] | fusion_settings})
     search: Beam = make(StoredLogProbs(), recognizer.model.tokenizer, recognizer.model.normalize)
     return search
+
+
+@contextmanager
+def without_progress() -> Iterator[None]:
+    """Discard KenLM's progress bar, which torchaudio's and pyctcdecode's decoders write to standard error."""
+    sys.stderr.flush()
+    stderr, null = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.dup2(null, 2)
+        yield
+    finally:
+        os.dup2(stderr, 2)
+        os.close(stderr)
+        os.close(null)
 
 
 class Torchaudio:

@@ -23,7 +23,7 @@ Result = TypeVar("Result")
 
 PACKAGES = (
     *("torch", "torchaudio", "lightning", "transformers", "nemo_toolkit", "speechbrain", "espnet"),
-    *("lhotse", "webdataset", "datasets", "kaldi-native-fbank", "flashlight-text", "pyctcdecode"),
+    *("lhotse", "webdataset", "datasets", "kaldi-native-fbank", "camel-kenlm", "flashlight-text", "pyctcdecode"),
 )
 
 

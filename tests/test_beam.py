@@ -36,7 +36,7 @@ from tests.fusion import (
 from tests.identity import IDENTITY, decoded
 from tests.refusals import mentions, refused
 
-needs_kenlm = pytest.mark.skipif(find_spec("flashlight") is None, reason="flashlight-text is not installed")
+needs_kenlm = pytest.mark.skipif(find_spec("kenlm") is None, reason="camel-kenlm is not installed")
 
 LETTERS = ["", " ", "a", "b", "c"]
 SUBWORDS = ["", " a", "b", " ba", " ", "ab"]

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("flashlight.lib.text.decoder.kenlm", reason="flashlight-text is not installed")
+pytest.importorskip("kenlm", reason="camel-kenlm is not installed")
 
 from asr import load_recognizer, ngram
 from benchmarks import decoding

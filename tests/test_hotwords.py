@@ -149,7 +149,7 @@ def test_hotwords_are_permitted_even_if_the_lexicon_lacks_their_words(tmp_path: 
 
 
 def test_the_score_of_unknown_words_is_not_added_to_a_hotword(tmp_path: Path) -> None:
-    pytest.importorskip("flashlight.lib.text.decoder.kenlm")
+    pytest.importorskip("kenlm")
     model = Trigrams([], random.Random(0))
     hotwords = write_lines(tmp_path / "hotwords.txt", ["a"])
     settings = {

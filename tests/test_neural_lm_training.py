@@ -398,7 +398,7 @@ def test_an_invalid_setting_is_named(override: str, message: str) -> None:
 def test_perplexity_is_computed_in_the_same_way_for_neural_and_n_gram_models(
     trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    pytest.importorskip("flashlight.lib.text", reason="the extra lm is not installed")
+    pytest.importorskip("kenlm", reason="the extra lm is not installed")
     text = tmp_path / "text.txt"
     text.write_text("\n".join(sentences(30, 9)) + "\n")
     assert ngram.main([str(text), "--tokens", str(RECOGNIZER), "--order", "2", "-o", str(tmp_path / "lm.arpa")]) == 0
@@ -423,7 +423,7 @@ def test_perplexity_is_computed_in_the_same_way_for_neural_and_n_gram_models(
 def test_models_are_interpolated_token_by_token_with_weights_fitted_on_another_text(
     trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    pytest.importorskip("flashlight.lib.text", reason="the extra lm is not installed")
+    pytest.importorskip("kenlm", reason="the extra lm is not installed")
     text, dev, arpa = tmp_path / "text.txt", tmp_path / "dev.txt", tmp_path / "lm.arpa"
     text.write_text("\n".join(sentences(25, 9)) + "\n")
     dev.write_text("\n".join(sentences(25, 10)) + "\n")

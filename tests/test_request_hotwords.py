@@ -68,7 +68,7 @@ def test_a_list_of_an_utterance_equals_a_list_in_the_settings(tmp_path: Path, kn
     if knowing == "words":
         options = {"lexicon": write_lines(tmp_path / "words.txt", ["ab", "ca"])}
     elif knowing == "model":
-        pytest.importorskip("flashlight.lib.text.decoder.kenlm")
+        pytest.importorskip("kenlm")
         options = {"lm": Trigrams(["ab", "ca"], random.Random(0)).write(tmp_path / "lm.arpa"), "unknown_score": -3.0}
     log_probs = random_log_probs(1)
     encoded_frames = Encoded(log_probs, torch.tensor([12]), {})

@@ -486,15 +486,14 @@ def test_a_misspelt_option_is_one_line_that_names_the_similar_option(capsys: pyt
         assert capsys.readouterr().err == f"error: unrecognized arguments: {' '.join(options)}. {hint}\n"
 
 
-def test_without_flashlight_the_error_for_a_language_model_says_what_to_install(
+def test_without_kenlm_the_error_for_a_language_model_says_what_to_install(
     fluent: Path, recording: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in ("flashlight", "flashlight.lib.text.decoder.kenlm"):
-        monkeypatch.setitem(sys.modules, name, None)
-    with refused(InputError, "flashlight-text ... pip install -e '.[lm]'"):
+    monkeypatch.setitem(sys.modules, "kenlm", None)
+    with refused(InputError, "camel-kenlm ... pip install -e '.[lm]'"):
         run(fluent / "run", recording, "--lm", "x.arpa")
     offered = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
-    assert offered["lm"][0].startswith("flashlight-text")
+    assert offered["lm"][0].startswith("camel-kenlm")
 
 
 def test_hotwords_that_cannot_be_used_are_named_and_used_ones_counted(

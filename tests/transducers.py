@@ -25,7 +25,7 @@ FUSED = ["nothing", "words", "tokens", "spelled", "lexicon", "hotwords", "all"]
 
 Case = tuple[tuple[int, ...], int]  # tokens; number of frames
 
-needs_kenlm = pytest.mark.skipif(find_spec("flashlight") is None, reason="flashlight-text is not installed")
+needs_kenlm = pytest.mark.skipif(find_spec("kenlm") is None, reason="camel-kenlm is not installed")
 
 
 def random_head(config: dict[str, Any], vocab_size: int, seed: int, scale: float) -> Any:

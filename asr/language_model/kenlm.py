@@ -2,11 +2,8 @@
 
 import math
 import mmap
-import os
 import struct
-import sys
-from collections.abc import Iterator, Set
-from contextlib import contextmanager
+from collections.abc import Set
 from pathlib import Path
 from typing import Any
 
@@ -21,55 +18,54 @@ SPACE = "\N{LOWER ONE EIGHTH BLOCK}"  # replaces the space in the entries of a m
 
 
 class NgramModel:
-    """An n-gram language model, queried through KenLM (which flashlight-text's wheel contains).
+    """An n-gram language model, queried through KenLM.
 
     *Source*: Heafield 2011, "KenLM: Faster and Smaller Language Model Queries".
 
     Args:
         path: an ARPA file, or a KenLM binary that contains its words (build_binary's default).
 
+    Attributes:
+        words: the words of the model, without <unk>, <s> and </s>.
+
     Raises:
-        InputError: flashlight-text is not installed, or the file is not a language model.
+        InputError: KenLM is not installed, or the file is not a language model.
     """
 
     def __init__(self, path: str | Path) -> None:
         try:
-            from flashlight.lib.text.decoder.kenlm import KenLM
-            from flashlight.lib.text.dictionary import Dictionary
+            import kenlm
         except ImportError as error:
-            must = "language models need the package flashlight-text"
+            must = "language models need the package camel-kenlm"
             raise InputError(f"{must}; {error}. {how_to_install('lm')}") from None
-        words = vocabulary(path)
-        self._ids = {word: number for number, word in enumerate(words)}
-        self._unknown_id = self._ids[UNKNOWN]
+        self.words: Set[str] = frozenset(vocabulary(path)).difference(NOT_WORDS)
+        options = kenlm.Config()
+        options.show_progress, options.arpa_complain = False, kenlm.ARPALoadComplain.NONE
         try:
-            with without_progress():
-                self._model = KenLM(str(path), Dictionary(words))
-        except (RuntimeError, ValueError) as error:
+            self._model = kenlm.Model(str(path), options)
+        except (OSError, RuntimeError, ValueError) as error:
             raise InputError(f"{path}: must be an intact language model; KenLM reports: {_reason(error)}") from None
-
-    @property
-    def words(self) -> Set[str]:
-        """The words of the model, without <unk>, <s> and </s>."""
-        return self._ids.keys() - set(NOT_WORDS)
+        self._new_state = kenlm.State
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "NgramModel":
         """Share the immutable model between copies of a recogniser, such as its moving average."""
         return self
 
     def start(self) -> Any:
-        """Return a new state with the context <s>. Call it for each text: a state keeps all later states in memory."""
-        return self._model.start(False)
+        """Return the state with the context <s>."""
+        state = self._new_state()
+        self._model.BeginSentenceWrite(state)
+        return state
 
     def score(self, state: Any, word: str) -> tuple[float, Any]:
         """Return log p(word | context), natural logarithm, and the next state."""
-        state, log10_prob = self._model.score(state, self._ids.get(word, self._unknown_id))
-        return log10_prob * LN_10, state
+        following = self._new_state()
+        log10_prob = self._model.BaseScore(state, word, following)
+        return log10_prob * LN_10, following
 
     def end(self, state: Any) -> float:
         """Return log p(</s> | context), natural logarithm."""
-        _, log10_prob = self._model.finish(state)
-        return log10_prob * LN_10
+        return self.score(state, "</s>")[0]
 
 
 def vocabulary(path: str | Path) -> list[str]:
@@ -107,21 +103,7 @@ def _binary_words(content: mmap.mmap) -> list[str]:
     return [word.decode() for word in content[begin:].split(b"\0") if word]
 
 
-@contextmanager
-def without_progress() -> Iterator[None]:
-    """Discard KenLM's progress bar, which it writes to the process's standard error."""
-    sys.stderr.flush()
-    stderr, null = os.dup(2), os.open(os.devnull, os.O_WRONLY)
-    try:
-        os.dup2(null, 2)
-        yield
-    finally:
-        os.dup2(stderr, 2)
-        os.close(stderr)
-        os.close(null)
-
-
 def _reason(error: Exception) -> str:
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
-    return one_line(str(error).rpartition(" threw ")[2])
+    return one_line(str(error).rpartition(" threw ")[2].removesuffix(")"))
