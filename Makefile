@@ -1,6 +1,10 @@
 # make demo: train, evaluate and transcribe on synthetic speech, which it generates.
 # make test: everything that CI checks. make test-all: also the slow tests. make lint: ruff and mypy alone.
-# make quick: ruff, mypy of changed files, and the tests of changed lines, by the map that make map stores.
+# make quick: ruff, mypy of changed files, and the tests of changed lines, by the map that make map stores; without a map, the tests of
+# files that changed since the commit SINCE.
+# make test-oldest: the tests with the oldest versions that pyproject.toml allows. make test-next-hydra: with Hydra's next version.
+# make demo-wheel: install the wheel into an environment of its own, with TORCH, and train the demo.
+# make release: check, build, and tag the version in asr/__init__.py.
 # make snapshots: rewrite the files in tests/ that describe the public interface and the error messages.
 # make docs: the documentation as a site, build/site/index.html.
 # make dist: source distribution and wheel, checked by twine.
@@ -8,10 +12,12 @@
 # make bench: all benchmarks, also of the other toolkits that PyPI has.
 PYTHON ?= python3
 HOURS ?= 5
-BIN := .venv/bin
+TORCH ?= torch
+VENV ?= .venv
+BIN := $(VENV)/bin
 RUN := $(BIN)/python -m
 
-.PHONY: demo speedrun dist docs lint tests test test-all quick map snapshots bench clean
+.PHONY: demo demo-wheel speedrun dist docs lint tests test test-all test-oldest test-next-hydra quick map snapshots bench release clean
 
 .venv/ready: pyproject.toml
 	$(PYTHON) -m venv .venv
@@ -24,6 +30,19 @@ RUN := $(BIN)/python -m
 
 .venv/bench: .venv/ready
 	$(BIN)/pip install --quiet --editable '.[test,bench]'
+	touch $@
+
+.venv-oldest/ready: pyproject.toml
+	$(PYTHON) -m venv .venv-oldest
+	.venv-oldest/bin/pip install --quiet uv
+	VIRTUAL_ENV=.venv-oldest .venv-oldest/bin/uv pip install --quiet --resolution lowest-direct --editable '.[test]'
+	touch $@
+
+# The last line reports that pyproject.toml does not allow this version yet; pip installs it all the same.
+.venv-next-hydra/ready: pyproject.toml
+	$(PYTHON) -m venv .venv-next-hydra
+	.venv-next-hydra/bin/pip install --quiet --editable '.[test]'
+	.venv-next-hydra/bin/pip install --quiet --upgrade --pre hydra-core
 	touch $@
 
 # Environments on top of .venv, for other toolkits whose dependencies conflict with asr's. If a toolkit cannot be installed, the
@@ -43,6 +62,15 @@ demo: .venv/ready
 speedrun: .venv/ready
 	$(RUN) recipes.librispeech.speedrun $(HOURS)
 
+# The recipe that speaks the demo's corpus is not in the wheel: it runs from the checkout. python -P keeps the checkout out of the imports.
+demo-wheel: dist
+	rm -rf build/wheel
+	$(PYTHON) -m venv build/wheel
+	build/wheel/bin/pip install --quiet "$$(echo dist/*.whl)[mini]" '$(TORCH)'
+	$(RUN) recipes.mini.prepare --output-dir data/mini
+	build/wheel/bin/python -P -m asr.train corpus.prepare=null run_dir=build/wheel/run
+	build/wheel/bin/python -P -m asr.evaluate build/wheel/run data/mini/test.jsonl
+
 docs: .venv/ready
 	$(RUN) docs.pages build/docs
 	NO_MKDOCS_2_WARNING=1 $(RUN) mkdocs build --strict --quiet
@@ -58,14 +86,20 @@ lint: .venv/ready
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 
-tests: .venv/ready
+tests: $(VENV)/ready
 	OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive $(RUN) pytest -n 2 --dist loadfile --hypothesis-profile=ci  # property tests with fixed examples; pytest alone draws new examples
 
 test: .venv/ready
 	$(MAKE) --jobs=2 lint tests
 
+test-oldest:
+	$(MAKE) tests VENV=.venv-oldest
+
+test-next-hydra:
+	$(MAKE) tests VENV=.venv-next-hydra
+
 quick: .venv/ready
-	$(RUN) tools.quick
+	$(RUN) tools.quick $(SINCE)
 
 map: .venv/ready
 	$(RUN) tools.coverage_map
@@ -84,5 +118,8 @@ runs/mini/bundle: | .venv/ready
 bench: .venv/bench .venv-nets .venv-decoding runs/mini/bundle
 	$(RUN) benchmarks.suite
 
+release: .venv/ready
+	$(RUN) tools.release
+
 clean:
-	rm -rf .venv .venv-nets .venv-decoding build dist *.egg-info
+	rm -rf .venv .venv-* build dist *.egg-info

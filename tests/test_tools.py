@@ -54,7 +54,7 @@ def test_tests_that_are_gone_are_not_requested_and_parameters_may_have_changed(c
 
 
 def test_without_a_map_the_tests_that_import_the_folder_run(checkout: Path) -> None:
-    assert ["tests/test_beam.py"] in list(requests({"asr/decode/beam.py": {1}}, quick.WITHOUT_MAP))
+    assert ["tests/test_beam.py"] in list(requests({"asr/decode/beam.py": {1}}, CoverageMap("HEAD", {}, {})))
 
 
 def test_the_fastest_tests_of_each_line_are_selected_first_until_the_time_is_over() -> None:

@@ -1,4 +1,4 @@
-"""Check what has changed since the stored map, or since HEAD without one: python -m tools.quick.
+"""Check what has changed since the stored map, or without one since a commit (HEAD): python -m tools.quick [COMMIT].
 
 ruff checks everything; mypy checks the changed files. The tests are those that execute changed lines by the map of
 `python -m tools.coverage_map`, and changed tests: the fastest tests of each line first, until they would take 20 % of
@@ -13,7 +13,6 @@ from collections.abc import Iterator
 from tools.coverage_map import ROOT, CoverageMap, read_map
 
 MAX_SHARE = 0.2  # of the seconds of all tests in the map
-WITHOUT_MAP = CoverageMap("HEAD", {}, {})
 OF_DOCUMENTS = ["tests/test_documents.py"]
 OF_STRUCTURE = ["tests/test_structure.py", "tests/test_messages.py"]
 
@@ -105,11 +104,12 @@ def selection(lists: list[list[str]], seconds: dict[str, float]) -> tuple[list[s
 
 def main() -> None:
     """Run the checks one after another; exit with the first status that is not 0."""
-    tests = read_map() or WITHOUT_MAP
+    without_map = CoverageMap(git("merge-base", "HEAD", *(sys.argv[1:] or ["HEAD"]))[0], {}, {})
+    tests = read_map() or without_map
     exists = subprocess.run(["git", "cat-file", "-e", f"{tests.commit}^{{commit}}"], cwd=ROOT, check=False)
     if exists.returncode != 0:  # git has said so
         print(f"the map's commit {tests.commit} is not in this repository, so the map is not used; run make map")
-        tests = WITHOUT_MAP
+        tests = without_map
     changed = changes(tests.commit)
     typed = [path for path in changed if re.match(r"(asr|docs|recipes|tools)/.*\.py", path) and (ROOT / path).is_file()]
     chosen, left_out = selection(list(requests(changed, tests)), tests.seconds)

@@ -12,6 +12,7 @@ BENCHMARKS = "benchmarks/README.md"  # each of its sections becomes a page
 LANGUAGES = {".py": "python", ".yaml": "yaml", ".js": "javascript"}
 PICTURES = {".png", ".svg"}
 NOTEBOOK = ".ipynb"
+PROJECT = ("CONTRIBUTING", "CODE_OF_CONDUCT", "MAINTAINERS", "ROADMAP", "SECURITY", "CHANGELOG")
 
 
 def documents() -> dict[str, str]:
@@ -22,7 +23,7 @@ def documents() -> dict[str, str]:
     pages = {path: path.removeprefix("docs/") for path in guide}
     pages |= {path: path.removeprefix("docs/").removesuffix(NOTEBOOK) + ".md" for path in notebooks}
     pages |= {path: f"recipes/{PurePosixPath(path).parent.name}.md" for path in recipes}
-    pages |= {f"{name}.md": f"project/{name.lower()}.md" for name in ("CONTRIBUTING", "SECURITY", "CHANGELOG")}
+    pages |= {f"{name}.md": f"project/{name.lower()}.md" for name in PROJECT}
     return pages | {"README.md": "index.md", "docs/README.md": "guide/index.md", BENCHMARKS: "benchmarks/index.md"}
 
 
