@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from asr.__main__ import COMMANDS
 from asr.data.manifest import Utterance, write_manifest
+from docs.pages import agents, markdown
 from tests.conftest import ROOT
 from tests.documents import DOCUMENTS, README, code_blocks, code_spans, headings, links, name_of, prose
 
@@ -79,3 +81,14 @@ def test_the_demo_prints_the_words_of_the_recording_that_it_transcribes(tmp_path
     write_manifest(folder / "test.jsonl", [Utterance(path, 1.0, text, path) for path, text in spoken.items()])
     printed = subprocess.run(["sh", "-c", command], cwd=tmp_path, capture_output=True, text=True, check=True).stdout
     assert [text for text in texts if text in printed] == [spoken[str(tmp_path / transcribed)]]
+
+
+def test_agents_and_llms_txt_are_written_from_the_documents_and_their_links_lead_to_files() -> None:
+    written = {"AGENTS.md": agents.agents(), "llms.txt": agents.llms()}
+    for name, text in written.items():
+        assert (ROOT / name).read_text(encoding="utf-8") == text, "run make snapshots"
+        targets = [target.partition("#")[0] for target in markdown.links(text)]
+        assert all((ROOT / target).is_file() for target in targets)
+        guide = {f"docs/guide/{path.name}" for path in (ROOT / "docs" / "guide").glob("*.md")}
+        assert guide <= set(targets)
+    assert all(f"asr.{name}`" in written["AGENTS.md"] for commands in COMMANDS.values() for name in commands)
