@@ -38,7 +38,6 @@ RUN := $(BIN)/python -m
 	VIRTUAL_ENV=.venv-oldest .venv-oldest/bin/uv pip install --quiet --resolution lowest-direct --editable '.[test]'
 	touch $@
 
-# The last line reports that pyproject.toml does not allow this version yet; pip installs it all the same.
 .venv-next-hydra/ready: pyproject.toml
 	$(PYTHON) -m venv .venv-next-hydra
 	.venv-next-hydra/bin/pip install --quiet --editable '.[test]'

@@ -10,14 +10,14 @@ from multiprocessing import get_context
 from multiprocessing.synchronize import Barrier
 
 import torch
-from hydra import compose, initialize_config_dir
+from hydra import compose
 from omegaconf import OmegaConf
 from torch import Tensor
 
 from asr.build import Config, build_features
 from asr.cli.command import run_command
 from asr.features.fbank import INT16_SCALE, Fbank
-from asr.settings.conf import CONF
+from asr.training.hydra_command import initialized_hydra
 from benchmarks import results
 from benchmarks.machine import about, measure
 from benchmarks.race import Contender, enter, race
@@ -113,7 +113,7 @@ def make_waveforms(seconds: float) -> list[Tensor]:
 
 def composed(*overrides: str) -> Config:
     """Return the config of conf/train.yaml with overrides."""
-    with initialize_config_dir(str(CONF), version_base="1.3"):
+    with initialized_hydra():
         config = compose("train", overrides=list(overrides))
     return OmegaConf.to_container(config, resolve=True)  # type: ignore[return-value]
 

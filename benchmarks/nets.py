@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
-from hydra import compose, initialize_config_dir
+from hydra import compose
 from omegaconf import OmegaConf
 from torch import Tensor, nn
 
@@ -14,6 +14,7 @@ from asr.build import component
 from asr.head.ctc import CTC
 from asr.interfaces import Encoded, Targets
 from asr.settings.conf import CONF
+from asr.training.hydra_command import initialized_hydra
 from benchmarks.peers.front_end import FrontEnd
 from benchmarks.race import enter
 
@@ -128,7 +129,7 @@ class NoFrontEnd(nn.Module):
 
 def encoder_config(overrides: str) -> dict[str, Any]:
     """Compose the settings of an encoder, such as `conformer_s encoder/attention=local_attention`."""
-    with initialize_config_dir(str(CONF), version_base="1.3"):
+    with initialized_hydra():
         config = compose("train", overrides=f"encoder={overrides}".split())
     return OmegaConf.to_container(config.encoder, resolve=True)  # type: ignore[return-value]
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import torch
-from hydra import compose, initialize_config_dir
+from hydra import compose
 from omegaconf import OmegaConf
 
 from asr import compare, doctor, evaluate, training_report
@@ -27,7 +27,7 @@ from asr.report.clips import NO_CLIPS
 from asr.report.evaluation import About, evaluation_report
 from asr.run.names import METRICS
 from asr.run.settings import read_run_settings
-from asr.settings.conf import CONF
+from asr.training.hydra_command import initialized_hydra
 from benchmarks import results
 from benchmarks.corpus import Cost, measured
 from benchmarks.long_recording import SAMPLE_RATE, concatenate
@@ -255,7 +255,7 @@ def examine(folder: Path, model: str, amount: float) -> Cost:
         *("corpus.valid=[valid.jsonl]", "corpus.test=[]", "corpus.prepare=null", f"run_dir={corpus / 'run'}"),
         *("encoder=conformer_xs", f"doctor.max_utterances={int(amount) + RECORDINGS}"),
     ]
-    with initialize_config_dir(str(CONF), version_base="1.3"):
+    with initialized_hydra():
         composed = OmegaConf.to_container(compose("train", overrides), resolve=True)
     settings = read_run_settings(composed)  # type: ignore[arg-type]
     return quiet(lambda: doctor.doctor(settings))

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from hydra import compose, initialize_config_dir
+from hydra import compose
 from hydra.errors import HydraException
 from omegaconf import OmegaConf
 
@@ -19,8 +19,8 @@ from asr.recognition.model import Model
 from asr.run.folder import fitted_front_end
 from asr.run.initialization import start_of, with_parts
 from asr.run.settings import RunSettings, read_run_settings
-from asr.settings.conf import CONF
 from asr.text.normalize import get_normalizer
+from asr.training.hydra_command import initialized_hydra
 
 
 def composed(overrides: Sequence[str]) -> RunSettings:
@@ -30,7 +30,7 @@ def composed(overrides: Sequence[str]) -> RunSettings:
         InputError: an override is invalid.
     """
     try:
-        with initialize_config_dir(str(CONF), version_base="1.3"):
+        with initialized_hydra():
             config = compose("train", overrides=list(overrides))
     except HydraException as error:
         raise InputError(f"{' '.join(overrides)}: {str(error).splitlines()[0]}") from None

@@ -15,12 +15,13 @@ os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # on shared cores, spinning
 import pytest
 import torch
 from filelock import FileLock
-from hydra import compose, initialize_config_dir
+from hydra import compose
 from omegaconf import OmegaConf
 
 from asr.contract.network import overridden as overridden
 from asr.run.settings import RunSettings, read_run_settings
 from asr.storage import session
+from asr.training.hydra_command import initialized_hydra
 from benchmarks import null_gpu as gpu
 from tests.storing import S3, FaultyProxy, faulty, moto, storage
 from tests.tones import sentences, write_corpus
@@ -90,7 +91,7 @@ def resolved(*overrides: str, root: str = "train") -> dict[str, Any]:
 
 @cache
 def _composed(overrides: tuple[str, ...], root: str) -> Any:
-    with initialize_config_dir(str(CONF), version_base="1.3"):
+    with initialized_hydra():
         config = compose(root, overrides=list(overrides))
     return OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
 

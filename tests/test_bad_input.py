@@ -8,14 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hydra import compose, initialize_config_dir
+from hydra import compose
 from hydra.errors import CompactHydraException
 
 from asr.build import check_components
 from asr.errors import InputError
-from asr.settings.conf import CONF
 from asr.train import train
-from asr.training.hydra_command import composition_error
+from asr.training.hydra_command import composition_error, initialized_hydra
 from tests.conftest import TINY, settings_with, tone_corpus
 from tests.forked import run_module
 from tests.refusals import mentions, refused
@@ -200,7 +199,7 @@ def test_the_command_exits_with_status_1_and_without_a_traceback(tmp_path: Path,
     ],
 )
 def test_an_override_that_cannot_be_composed_is_reported_in_one_line(override: str, message: str) -> None:
-    with initialize_config_dir(str(CONF), version_base="1.3"), pytest.raises(CompactHydraException) as raised:
+    with initialized_hydra(), pytest.raises(CompactHydraException) as raised:
         compose("train", [override])
     line = composition_error(raised.value)
     assert "\n" not in line

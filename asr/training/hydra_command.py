@@ -7,6 +7,7 @@ import re
 import sys
 import threading
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from difflib import get_close_matches
 from functools import partial
@@ -93,13 +94,13 @@ def compose_settings(overrides: Sequence[str], root: str = "train", read: Reader
     Raises:
         InputError: an override is invalid, or a setting is.
     """
-    from hydra import compose, initialize_config_dir
+    from hydra import compose
     from hydra.errors import CompactHydraException
     from omegaconf import OmegaConf
 
     overrides = readable_arguments(overrides, root)
     try:
-        with initialize_config_dir(str(CONF), version_base="1.3"):
+        with initialized_hydra():
             composed: Any = OmegaConf.to_container(compose(root, list(overrides)), resolve=True, throw_on_missing=True)
     except CompactHydraException as error:
         raise InputError(composition_error(error)) from None
@@ -146,7 +147,7 @@ def experiment_command(command: Command, root: str = "train", read: Reader = rea
         search_plugins()
         os.environ.setdefault("HYDRA_FULL_ERROR", "1")  # makes Hydra raise its errors instead of exiting
         try:
-            hydra.main(version_base="1.3", config_path=str(CONF), config_name=root)(main)()
+            hydra.main(config_path=str(CONF), config_name=root, **hydra_rules())(main)()
         except CompactHydraException as error:
             sys.exit(f"error: {composition_error(error)}")
         gc.freeze()  # avoids garbage collection at exit, which takes most of a second with Lightning
@@ -154,6 +155,20 @@ def experiment_command(command: Command, root: str = "train", read: Reader = rea
             sys.exit(1)
 
     return program
+
+
+def hydra_rules() -> dict[str, Any]:
+    """Return the arguments that choose Hydra's rules: Hydra 1.4 has those of 1.3, and deprecates version_base."""
+    import hydra
+
+    return {"version_base": "1.3"} if hydra.__version__.startswith("1.3.") else {}
+
+
+def initialized_hydra() -> AbstractContextManager[None]:
+    """Return a context in which Hydra composes the files of asr's conf/."""
+    from hydra import initialize_config_dir
+
+    return initialize_config_dir(str(CONF), **hydra_rules())
 
 
 def readable_arguments(arguments: Sequence[str], root: str) -> list[str]:
@@ -164,7 +179,7 @@ def readable_arguments(arguments: Sequence[str], root: str) -> list[str]:
     Raises:
         InputError: an option does not exist, or its value is invalid.
     """
-    from hydra import compose, initialize_config_dir
+    from hydra import compose
     from hydra._internal.utils import get_args_parser
     from hydra.core.override_parser.overrides_parser import OverridesParser
     from hydra.errors import HydraException
@@ -175,7 +190,7 @@ def readable_arguments(arguments: Sequence[str], root: str) -> list[str]:
         unknown = re.search(r"unrecognized arguments: (?:.* )?--?([^\s=]+)", message)
         if unknown is None:
             raise InputError(f"{must}; got: {message}.")
-        with initialize_config_dir(str(CONF), version_base="1.3"):
+        with initialized_hydra():
             composed: Any = OmegaConf.to_container(compose(root))
         raise InputError(f"{must}; got --{unknown[1]}.{did_you_mean(settings_named(unknown[1], composed))}")
 
