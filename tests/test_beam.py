@@ -36,6 +36,9 @@ from tests.fusion import (
 from tests.identity import IDENTITY, decoded
 from tests.refusals import mentions, refused
 
+needs_flashlight = pytest.mark.skipif(
+    find_spec("flashlight") is None, reason="torchaudio's decoder needs flashlight-text, which is not installed"
+)
 needs_kenlm = pytest.mark.skipif(find_spec("kenlm") is None, reason="camel-kenlm is not installed")
 
 LETTERS = ["", " ", "a", "b", "c"]
@@ -124,7 +127,7 @@ def forced_space(log_probs: Tensor) -> Tensor:
     return torch.cat([log_probs, last])
 
 
-@needs_kenlm
+@needs_flashlight
 @pytest.mark.parametrize("seed", range(6))
 def test_words_and_scores_equal_those_of_torchaudios_decoder_with_a_lexicon(tmp_path: Path, seed: int) -> None:
     """torchaudio requires a space after the last word, so a space is appended.
@@ -157,7 +160,7 @@ def test_words_and_scores_equal_those_of_torchaudios_decoder_with_a_lexicon(tmp_
         assert best.score == pytest.approx(expected.score, abs=1e-3)  # float32 sums
 
 
-@needs_kenlm
+@needs_flashlight
 @pytest.mark.parametrize("seed", range(6))
 def test_tokens_and_scores_equal_those_of_torchaudios_decoder_without_a_lexicon(tmp_path: Path, seed: int) -> None:
     """torchaudio's silence token is made impossible, because torchaudio's LM does not score it in the first frame.

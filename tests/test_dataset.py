@@ -90,7 +90,13 @@ def test_an_example_does_not_depend_on_order_batches_or_workers(
     for batches, num_workers in ((forwards, 0), (backwards, 0), (backwards, 2)):
         torch.manual_seed(len(seen))
         sampler = [[Item(2, position, float(factors[position])) for position in batch] for batch in batches]
-        loader = DataLoader(dataset, batch_sampler=sampler, collate_fn=collate, num_workers=num_workers)
+        loader = DataLoader(
+            dataset,
+            batch_sampler=sampler,
+            collate_fn=collate,
+            num_workers=num_workers,
+            multiprocessing_context="fork" if num_workers else None,
+        )
         seen.append({})
         for batch in loader:
             for utterance, frames, length in zip(batch.utterances, batch.features, batch.feature_lengths, strict=True):

@@ -579,4 +579,6 @@ def test_an_interrupted_download_keeps_its_partial_file_and_exits_with_130_witho
     over.set()
     assert process.returncode == 130
     assert "Traceback" not in err
-    assert part_of(tmp_path).read_bytes() == ARCHIVE[: 1 << 16]
+    content = part_of(tmp_path).read_bytes()
+    assert ARCHIVE.startswith(content)
+    assert len(content) >= 1 << 16

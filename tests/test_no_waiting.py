@@ -157,7 +157,7 @@ def test_a_greedy_search_asks_the_device_once_in_several_passes_and_finds_the_sa
             assert search.search(evidence) == expected
         num_passes = step.call_count - 1  # the first step reads the blank
         assert num_passes >= PASSES_PER_WAIT, "the search takes several passes"
-        at_end = {"transducer_greedy.search": 2, "greedy_paths.<listcomp>": 4}
+        at_end = {"transducer_greedy.search": 2, "greedy_paths.written": 4}
         assert questions.counts == at_end | {"greedy_steps.remain": 1 + num_passes // PASSES_PER_WAIT}
 
 

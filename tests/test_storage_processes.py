@@ -22,6 +22,7 @@ from tests.conftest import ROOT
 from tests.storing import FaultyProxy, storage
 
 CONTENT = random.Random(0).randbytes(50_000)
+FORK = multiprocessing.get_context("fork")  # the default until Python 3.13
 URL = "s3://bucket/shared"
 ACCESS = "import os, sys, time\nfrom asr.storage.store import read_range\n"
 
@@ -80,14 +81,14 @@ def test_a_failure_in_a_loading_process_is_reported_in_one_line(s3: FaultyProxy,
 def read_then_fork(done: "multiprocessing.Queue[tuple[bool, bool, str]]") -> None:
     """Read as a loading process does; then fork, and read in the child as well."""
     first = right() and access() == "Client"
-    child = multiprocessing.Process(target=lambda: done.put((first, right(), access())))
+    child = FORK.Process(target=lambda: done.put((first, right(), access())))
     child.start()
     child.join()
 
 
 def test_a_child_of_a_process_that_used_obstore_reads_through_a_helper() -> None:
-    done: multiprocessing.Queue[tuple[bool, bool, str]] = multiprocessing.Queue()
-    process = multiprocessing.Process(target=read_then_fork, args=(done,))
+    done: multiprocessing.Queue[tuple[bool, bool, str]] = FORK.Queue()
+    process = FORK.Process(target=read_then_fork, args=(done,))
     process.start()
     assert done.get(timeout=60) == (True, True, "_Helper")
     process.join()

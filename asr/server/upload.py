@@ -112,7 +112,8 @@ class Uploads:
                 coming.close()
                 yield Upload(file.filename or "", utterance, options)
             finally:
-                await form.close()
+                with _enough_space():  # closing writes what is still in the buffer
+                    await form.close()
 
     def _count(self, change: int) -> None:
         self._coming += change

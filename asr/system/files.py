@@ -10,6 +10,7 @@ import socket
 import stat
 import sys
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import AnyStr, BinaryIO, TextIO
 
@@ -157,7 +158,8 @@ def check_output(option: str, path: Path, example: str, inputs: Iterable[str | P
             raise InputError(f"{option} must be in a folder; {str(path)!r} would be in the file {str(folder)!r}.")
         if not os.access(folder, os.W_OK):
             raise InputError(f"{option} must be in a writable folder; {str(folder)!r} is not.")
-        _unfinished(target).is_file()  # raises OSError if the name is too long
+        with suppress(FileNotFoundError):
+            os.stat(_unfinished(target))  # raises OSError if the name is too long
     except OSError as error:
         raise _unwritable(option, path, error) from None
 

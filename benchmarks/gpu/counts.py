@@ -98,11 +98,18 @@ def is_null() -> bool:
 
 
 def asking() -> str:
-    """Return the innermost function of asr that is running, as file.function."""
+    """Return the innermost function of asr that is running, as file.function.
+
+    A list comprehension is not a function of its own since Python 3.12.
+    """
     running = (frame.f_code for frame, _ in traceback.walk_stack(None))
     counted = takewhile(lambda code: code is not count.__code__, running)
     own = (code for code in counted if Path(code.co_filename).is_relative_to(ROOT / "asr"))
-    return next((f"{Path(code.co_filename).stem}.{code.co_name}" for code in own), OUTSIDE)
+    code = next(own, None)
+    if code is None:
+        return OUTSIDE
+    function = code.co_qualname.removesuffix(".<locals>.<listcomp>").rpartition(".")[2]
+    return f"{Path(code.co_filename).stem}.{function}"
 
 
 def count(work: Callable[[], object]) -> Counts:
