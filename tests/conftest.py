@@ -121,6 +121,7 @@ SMALLEST_ENCODERS = sorted(  # one encoder of each class
 )
 NOT_CHUNK_BY_CHUNK = (  # parts that a streaming encoder does not accept
     *("rotary_attention", "shaw_attention", "dilated_convolution", "plain_convolution"),
+    *("block_attention", "expanded_convolution"),
     *("group_norm", "instance_norm", "switchable_norm"),
 )
 

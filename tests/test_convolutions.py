@@ -12,6 +12,7 @@ from asr.lengths import padding_mask
 from tests.conftest import CONF, resolved
 
 DIM, KERNEL, DILATION = 4, 5, 3
+EXPANSION = 2  # of expanded_convolution
 LENGTHS = [9, 1, 6]
 
 
@@ -20,7 +21,7 @@ class Half(nn.Module):
 
     def __init__(self, dim: int) -> None:
         super().__init__()
-        assert dim == DIM
+        assert dim in (DIM, EXPANSION * DIM)
 
     def forward(self, x: Tensor, padding_mask: Tensor) -> Tensor:
         assert padding_mask.shape == x.shape[:2]
@@ -42,7 +43,7 @@ def by_loops(module: Any, name: str, x: Tensor) -> Tensor:
     gated = left * right.sigmoid()
     rows = []
     for frame in range(len(x)):
-        row = convolution.bias
+        row = torch.zeros(convolution.out_channels).double() if convolution.bias is None else convolution.bias
         for tap in range(KERNEL):
             seen = frame + (tap + 1 - KERNEL + latest) * dilation
             if 0 <= seen < len(x):

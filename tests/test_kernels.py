@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from asr.kernels import attention, choice, depthwise, local_attention, relative_attention, strided_conv
+from asr.kernels import attention, block_attention, choice, depthwise, local_attention, relative_attention, strided_conv
 from asr.kernels.dropout import Dropout
 from asr.kernels.relative_attention import Projections
 from asr.lengths import padding_mask
@@ -138,6 +138,22 @@ def test_fast_local_attention_equals_the_plain_form(form: Callable[..., Tensor],
 
     def plain(*inputs: Tensor) -> Tensor:
         return local_attention.attend_near_plainly(Projections(*inputs), padding, Dropout(0.0)) * there
+
+    both(fast, plain, inputs)
+
+
+@pytest.mark.parametrize("frames", [1, 4, 9, 30])
+@pytest.mark.parametrize("width", [1, 4, 40])
+def test_attention_block_by_block_equals_the_plain_form(frames: int, width: int) -> None:
+    inputs = [*(drawn(2, 3, frames, 4) for _ in range(4)), drawn(3, 2 * width - 1, 4)]
+    padding = padding_mask(torch.tensor([frames, (frames + 1) // 2]), frames)
+    there = ~padding[:, None, :, None]
+
+    def fast(*inputs: Tensor) -> Tensor:
+        return block_attention.attend_block_by_block(Projections(*inputs), padding, Dropout(0.0)) * there
+
+    def plain(*inputs: Tensor) -> Tensor:
+        return block_attention.attend_in_blocks_plainly(Projections(*inputs), padding, Dropout(0.0)) * there
 
     both(fast, plain, inputs)
 

@@ -47,6 +47,7 @@ LAUNCHES = {  # launches of a step with torch 2.11
     "encoder=lstm head=ctc": 545,
     "encoder=transformer head=ctc": 575,
     "encoder=transformer_xl head=ctc": 1_603,
+    "encoder=turboctc_l head=ctc": 672,
     "encoder=w2v_bert_adapter_l head=ctc": 2_344,
     "encoder=w2v_bert_l head=ctc": 686,
     "encoder=conformer_xs head=ctc_attention": 1_891,

@@ -102,14 +102,19 @@ PADS: dict[str, Callable[[Tensor, int, int], Tensor]] = {
 }
 
 
-def _triangles(sample_rate: int, fft_points: int, num_mel_bins: int) -> Tensor:
-    """Return weights (FFT bins, F): triangles with unit area in Hz and corners equidistant on Slaney's mel scale."""
+def triangles(corners: Tensor, sample_rate: int, fft_points: int) -> Tensor:
+    """Return weights (FFT bins, F): triangles of height 1 from each corner, of (F + 2,) in Hz, to the next but one."""
     hertz = torch.arange(fft_points // 2 + 1, dtype=torch.float64)[:, None] * sample_rate / fft_points
-    highest = _to_mel(torch.tensor(sample_rate / 2, dtype=torch.float64))
-    corners = _to_hertz(torch.linspace(0, 1, num_mel_bins + 2, dtype=torch.float64) * highest)  # (F + 2,)
     left, center, right = corners[:-2], corners[1:-1], corners[2:]
     rising, falling = (hertz - left) / (center - left), (right - hertz) / (right - center)
-    return torch.minimum(rising, falling).clamp(min=0) * 2 / (right - left)
+    return torch.minimum(rising, falling).clamp(min=0)
+
+
+def _triangles(sample_rate: int, fft_points: int, num_mel_bins: int) -> Tensor:
+    """Return weights (FFT bins, F): triangles with unit area in Hz and corners equidistant on Slaney's mel scale."""
+    highest = _to_mel(torch.tensor(sample_rate / 2, dtype=torch.float64))
+    corners = _to_hertz(torch.linspace(0, 1, num_mel_bins + 2, dtype=torch.float64) * highest)  # (F + 2,)
+    return triangles(corners, sample_rate, fft_points) * 2 / (corners[2:] - corners[:-2])
 
 
 def _to_mel(hertz: Tensor) -> Tensor:

@@ -144,7 +144,7 @@ def stages(theirs: str) -> dict[str, str]:
 
 def kind_of(head: Mapping[str, Any]) -> str:
     """Return what other toolkits call a head: CTC, RNNT or TDT."""
-    if head["name"] == CTC:
+    if head["name"] != TRANSDUCER:
         return "CTC"
     return "TDT" if head["durations"] else "RNNT"
 

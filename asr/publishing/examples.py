@@ -106,7 +106,7 @@ def recognize(piece, is_end):
         count = min(count, max(0, (len(samples) - AHEAD) // HOP + 1))
     if count > given:
         waiting = np.concatenate([waiting, frames[0, given:count]])
-        dropped = max(0, count - BEFORE)
+        dropped = max(0, count - BEFORE) // 2 * 2  # even: some features round up to pairs of frames
         samples, given = samples[dropped * HOP :], count - dropped
     while len(waiting) >= (1 if is_end else CHUNK + RIGHT):
         seen, waiting = waiting[: CHUNK + RIGHT], waiting[CHUNK:]

@@ -44,5 +44,5 @@ def stream_features(
     if complete <= remainder.frames:
         return samples.new_zeros(0, features.dim), Remainder(samples, remainder.frames)
     frames = features(samples)[remainder.frames : complete]
-    dropped = max(0, complete - features.frames_before)
+    dropped = max(0, complete - features.frames_before) // 2 * 2  # even: some features round up to pairs of frames
     return frames, Remainder(samples[dropped * hop :].clone(), complete - dropped)

@@ -39,13 +39,18 @@ class StackedFrames(nn.Module):
     def forward(self, features: Tensor, feature_lengths: Tensor) -> tuple[Tensor, Tensor]:
         """Map (B, T, F), (B,) to (B, T', D), (B,); without a whole encoder frame, T' is 1, and the frame is padding."""
         x = features.masked_fill(padding_mask(feature_lengths, features.shape[1])[:, :, None], 0.0)
-        if x.shape[1] < self.stride:
-            x = F.pad(x, (0, 0, 0, self.stride - x.shape[1]))
-        frames = x.shape[1] // self.stride
-        complete = torch.arange(frames * self.stride, device=x.device)
-        x = x.index_select(1, complete).unflatten(1, (frames, self.stride)).flatten(2)  # a slice could not be exported
+        x = grouped(x, self.stride).flatten(2)
         return self.dropout(self.linear(self.norm(x))), self.output_lengths(feature_lengths)
 
     def output_lengths(self, feature_lengths: Lengths) -> Lengths:
         """Return the number of encoder frames T' for T feature frames."""
         return feature_lengths // self.stride
+
+
+def grouped(x: Tensor, size: int) -> Tensor:
+    """Divide frames into groups: map (B, T, F) to (B, T', size, F); without a whole group, zeros complete one."""
+    if x.shape[1] < size:
+        x = F.pad(x, (0, 0, 0, size - x.shape[1]))
+    groups = x.shape[1] // size
+    complete = torch.arange(groups * size, device=x.device)
+    return x.index_select(1, complete).unflatten(1, (groups, size))  # a slice could not be exported

@@ -14,6 +14,8 @@ from torch import Tensor, nn
 
 from asr.errors import InputError
 from asr.features.fbank import FLOOR, INT16_SCALE, PREEMPHASIS, Fbank
+from asr.features.htk_fbank import FLOOR as HTK_FLOOR
+from asr.features.htk_fbank import HTKFbank
 from asr.features.slaney_fbank import FLOOR as SLANEY_FLOOR
 from asr.features.slaney_fbank import PREEMPHASIS as SLANEY_PREEMPHASIS
 from asr.features.slaney_fbank import SlaneyFbank
@@ -87,6 +89,26 @@ class BatchedSlaneyFbank(nn.Module):
         return (power(framed(centred, self.window, self.hop) @ self.fourier) @ self.mel + SLANEY_FLOOR).log()
 
 
+class BatchedHTKFbank(nn.Module):
+    """Log-mel energies of `HTKFbank` for a padded batch."""
+
+    fourier: Tensor
+    mel: Tensor
+
+    def __init__(self, features: HTKFbank) -> None:
+        super().__init__()
+        self.window, self.hop = features.window, features.hop
+        self.num_samples = features.num_samples
+        self.register_buffer("fourier", fourier(features.hann, features.fft_points))
+        self.register_buffer("mel", features.mel)
+
+    def forward(self, waveforms: Tensor, sample_counts: Tensor) -> Tensor:
+        """Map waveforms (B, S), 0 in the padding, to (B, T, F)."""
+        counts = self.num_samples(sample_counts)
+        centred = PADS["reflect"](F.pad(waveforms, (0, 1)), counts, (self.window + 1) // 2)
+        return (power(framed(centred, self.window, self.hop) @ self.fourier) @ self.mel).clamp(min=HTK_FLOOR).log()
+
+
 def framed(waveforms: Tensor, window: int, hop: int) -> Tensor:
     """Map (B, S) to frames (B, T, window); a frame begins at each multiple of `hop`.
 
@@ -127,7 +149,11 @@ def _reflected(waveforms: Tensor, sample_counts: Tensor, before: int) -> Tensor:
 
 
 PADS: dict[str, Callable[[Tensor, Tensor, int], Tensor]] = {"zeros": _zeros, "reflect": _reflected}
-ENERGIES: dict[type, Callable[..., nn.Module]] = {Fbank: BatchedFbank, SlaneyFbank: BatchedSlaneyFbank}
+ENERGIES: dict[type, Callable[..., nn.Module]] = {
+    Fbank: BatchedFbank,
+    SlaneyFbank: BatchedSlaneyFbank,
+    HTKFbank: BatchedHTKFbank,
+}
 
 
 def _energies(features: Features) -> nn.Module:

@@ -6,7 +6,7 @@ from pathlib import Path
 from asr.checkpoint.bundle import Bundle
 from asr.errors import InputError
 from asr.interchange.foreign import USUAL, Choices, Converted, ModelParts, convert, errors_of
-from asr.interchange.huggingface import parakeet, wav2vec2_bert
+from asr.interchange.huggingface import granite_speech5, parakeet, wav2vec2_bert
 from asr.interchange.huggingface.config import KEYS
 from asr.interchange.huggingface.files import Folder, read_model_folder
 from asr.interchange.section import as_yaml
@@ -15,6 +15,7 @@ from asr.interchange.section import as_yaml
 READERS: Mapping[str, Callable[[Folder, Choices], ModelParts]] = {
     **dict.fromkeys(KEYS, parakeet.read),
     wav2vec2_bert.MODEL: wav2vec2_bert.read,
+    granite_speech5.MODEL: granite_speech5.read,
 }
 
 
@@ -39,4 +40,6 @@ def to_huggingface(bundle: Bundle, path: Path) -> dict[str, bytes]:
     Raises:
         InputError: the bundle has a part that transformers does not have.
     """
+    if granite_speech5.is_granite_speech5(bundle.config):
+        return granite_speech5.write(bundle, path)
     return (wav2vec2_bert if wav2vec2_bert.is_wav2vec2_bert(bundle.config) else parakeet).write(bundle, path)
