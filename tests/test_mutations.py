@@ -39,7 +39,7 @@ CHOICES = [
     ["features/normalize=global_cmvn", "tokenizer=sentencepiece"],
     ["decode=beam", "schedule=noam", "head=ctc", "encoder/activation=gelu"],
     ["features=slaney_fbank", "head=ctc_self_conditioned", "head.num_intermediate=1"],
-    ["encoder=turboctc_l", "encoder.attention.context=8", "encoder.attention.max_distance=8"],
+    ["encoder=turboctc_l", "encoder/subsampling=strided_conv", "encoder.subsampling.num_channels=4"],
     ["encoder=transformer_xl", "head=ctc_consistency"],
     ["encoder=conformer_streaming_xs"],
     ["encoder=fast_conformer_streaming_s"],

@@ -48,6 +48,7 @@ FEATURES = [
     ["features=fbank", "features.frame_shift_seconds=0.03"],
     ["features=slaney_fbank"],
     ["features=slaney_fbank", "features.pad_mode=reflect"],
+    ["features=htk_fbank"],
     ["features=slaney_fbank", "features.frame_length_seconds=0.04", "features.frame_shift_seconds=0.005"],
     ["features=slaney_fbank", "features.frame_shift_seconds=0.03", "features.pad_mode=reflect"],
 ]
