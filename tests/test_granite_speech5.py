@@ -208,6 +208,11 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
     "no encoder": ("config", {"encoder_config": None}, "encoder_config; got None"),
     "no size of the head": ("config", {"vocab_size": None}, "vocab_size; got null"),
     "two sizes of the head": ("config", {"vocab_size": 50}, f"vocab_size ... 50; got {VOCAB_SIZE}"),
+    "a large head": (
+        "config",
+        {"vocab_size": 10**12, "encoder_config": SMALL | {"vocab_size": 10**12}},
+        "vocab_size; got 1000000000000",
+    ),
     "a new key of the encoder": ("encoder", {"window": 3}, "encoder_config.window ... not support"),
     "another encoder": ("encoder", {"model_type": "x"}, "encoder_config.model_type; got 'x'"),
     "an activation": ("encoder", {"hidden_act": "relu"}, "hidden_act; got 'relu'"),

@@ -123,7 +123,7 @@ class StridedConformer(nn.Module):
     def _run(
         self, blocks: Sequence[nn.Module], first: int, x: Tensor, lengths: Tensor, stride: int, taps: Taps
     ) -> Encoded:
-        """Run blocks with the same frame rate, of which a strided one is the only one; `first` is their first index."""
+        """Run blocks with one input frame rate; `first` is the index of the first. Only a single block has a stride."""
         padding, positions = padding_mask(lengths, x.shape[1]), self.positions(x)
         lengths = lengths // stride
         after = padding_mask(lengths, max(1, x.shape[1] // stride))

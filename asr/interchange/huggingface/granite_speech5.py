@@ -95,11 +95,11 @@ def counterparts(blank: int) -> Counterparts:
     names = Names("Hugging Face", outside, "encoder.layers", BLOCK, blank, others)
 
     def row(ours: str) -> Row:
-        layout = FLIPPED if ours.endswith(".distances.weight") else None
-        plain = names.row(ours)
-        if plain.layout is ONE_FRAME:  # a convolution in other toolkits, but a linear layer in this model
-            layout = SAME
-        return plain._replace(layout=layout or plain.layout)
+        usual = names.row(ours)
+        if ours.endswith(".distances.weight"):
+            return usual._replace(layout=FLIPPED)
+        # The pointwise convolutions of other toolkits are linear layers here, as in asr.
+        return usual._replace(layout=SAME) if usual.layout is ONE_FRAME else usual
 
     return Counterparts(row)
 
@@ -118,8 +118,8 @@ def encoder_config(config: Section) -> dict[str, Any]:
     dim, inner = number("hidden_size", 1024), number("intermediate_size", 4096)
     num_heads = number("num_attention_heads", 8)
     strided = theirs.get("subsample_layers")
-    num_strided = len(strided) if isinstance(strided, list) else 2
-    first = list(range(min(num_strided, MAX_STRIDED)))
+    num_strided = len(strided) if isinstance(strided, list) else 2  # transformers' default is [0, 1]
+    first = list(range(min(num_strided, MAX_STRIDED)))  # asr has strided blocks only before the others
     check(
         theirs,
         "encoder_config",
