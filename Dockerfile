@@ -18,10 +18,11 @@ COPY pyproject.toml README.md LICENSE ./
 COPY asr asr
 COPY conf conf
 COPY recipes recipes
-# Of these packages, soxr with its libsoxr and camel-kenlm (lm) are under the LGPL-2.1, and espeak-ng (mini) under the GPL-3.
+# Of these packages, soxr with its libsoxr and camel-kenlm (lm) are under the LGPL-2.1, espeak-ng (mini) under the GPL-3, and av
+# (media) contains FFmpeg (LGPL-3) with x264 and x265 (GPL-2).
 ARG PIP_EXTRA_INDEX_URL
 # pyproject.toml has the versions.
 # hadolint ignore=DL3013
-RUN pip install --no-cache-dir '.[lm,mini,serve]'
+RUN pip install --no-cache-dir '.[lm,media,mini,serve]'
 
 ENTRYPOINT ["python", "-m", "asr.train"]

@@ -2,6 +2,7 @@
 
 libsndfile decodes a truncated WAV, Ogg or MP3 file without an error, and decodes only a part of some intact files.
 `containers.py` and `flac.py` therefore check the headers, so that a file is either decoded completely or refused.
+`media.py` reads the formats that libsndfile lacks.
 """
 
 import functools
@@ -17,16 +18,19 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
 import soundfile
 import torch
+from numpy.typing import NDArray
 
 from asr.audio.containers import Container, read_container, truncated
+from asr.audio.media import MEDIA_SUFFIXES, MediaSound, media_kind
 from asr.audio.resampling import resampled
 from asr.errors import AudioError
 from asr.storage.location import file_name, is_url, printable_url
 from asr.storage.store import list_prefix, read_whole
 
-AUDIO_SUFFIXES = (".aif", ".aiff", ".flac", ".mp3", ".oga", ".ogg", ".opus", ".wav")
+AUDIO_SUFFIXES = (".aif", ".aiff", ".flac", ".mp3", ".oga", ".ogg", ".opus", ".wav", *MEDIA_SUFFIXES)
 
 END_TOLERANCE_SECONDS = 0.02  # most manifests round offset and duration to 10 ms
 LEAD_IN_SECONDS = 1.0  # MP3 and Opus frames depend on previous ones: MP3's bit reservoir reaches back at most 0.6 s
@@ -60,7 +64,8 @@ def load_waveform(
 
     The segment is from `offset` to `offset + duration` seconds, each rounded to the nearest sample of the file, so
     adjacent segments neither share nor lose samples. The segment is resampled as if silence surrounded it. Only the
-    segment is decoded, and at most one second or one Ogg page before it. The headers are always checked; for this, Ogg
+    segment is decoded, and at most one second or one Ogg page before it; MP4 and WebM are decoded from their beginning,
+    because their decoders' states depend on everything before. The headers are always checked; for this, Ogg
     and MP3 files are read as a whole, but not decoded. So is a FLAC file; one of 4 MiB or more only once in a process.
 
     Samples of float files may exceed [-1, 1], up to MAX_SAMPLE; nothing is scaled or clipped.
@@ -72,6 +77,7 @@ def load_waveform(
     * MP3 without a Xing header, cut exactly between two frames;
     * MP3 with a Xing header, if exactly its last frame is missing;
     * joined Ogg streams, cut exactly between two streams;
+    * WebM without a declared length (as a browser's recorder writes it);
     * other formats (NIST, ...).
 
     A file that holds more audio than its header declares is refused, too: FLAC, WAV, AIFF, CAF and AU, several of them
@@ -79,8 +85,9 @@ def load_waveform(
     the audio. Other formats, and joined MP3 files, are read to the end of the file.
 
     Args:
-        path: path or URL of a WAV, FLAC, Ogg (Vorbis, Opus) or MP3 file, or another format of libsndfile. A URL is
-            fetched as a whole, even if only a segment is decoded.
+        path: path or URL of a WAV, FLAC, Ogg (Vorbis, Opus) or MP3 file, of another format of libsndfile, or of an MP4
+            (M4A) or WebM file, if the extra `media` is installed. A URL is fetched as a whole, even if only a segment
+            is decoded.
         sample_rate: sample rate of the result, in Hz.
         offset: beginning of the segment, in seconds; None means 0.
         duration: length of the segment, in seconds; None: to the end of the file. A segment that exceeds the end
@@ -251,21 +258,23 @@ class _Sound(soundfile.SoundFile):
     def seekable(self) -> bool:
         return False
 
+    def read_block(self, num_samples: int) -> NDArray[np.float32]:
+        """Return the next samples, (num_samples, channels); fewer at the end of the file."""
+        samples: NDArray[np.float32] = self.read(num_samples, dtype="float32", always_2d=True)
+        return samples
+
+
+Sound = _Sound | MediaSound
+
 
 @contextmanager
-def _opened(path: str | Path, content: bytes | None = None) -> Iterator[tuple[_Sound, Container]]:
+def _opened(path: str | Path, content: bytes | None = None) -> Iterator[tuple[Sound, Container]]:
     """Open a file and check its headers; errors of libsndfile, on opening or while decoding, become AudioError."""
     name = _one_line(path)
     if content is None and is_url(path):
         content = read_whole(str(path))
     with _open_file(path, name) if content is None else _in_memory(content, name) as file:
-        container = read_container(file, name)
-        file.seek(0)
-        try:
-            source = file.fileno() if container.mended is None else io.BytesIO(container.mended)
-            sound = _Sound(source, closefd=False)
-        except soundfile.LibsndfileError as error:
-            raise AudioError(f"{name}: must be audio that libsndfile reads; got: {_reason(error)}.") from None
+        sound, container = _sound(file, name)
         with sound:
             if not MIN_SAMPLE_RATE <= sound.samplerate <= MAX_SAMPLE_RATE:
                 limits = f"between {MIN_SAMPLE_RATE} and {MAX_SAMPLE_RATE} Hz"
@@ -274,6 +283,20 @@ def _opened(path: str | Path, content: bytes | None = None) -> Iterator[tuple[_S
                 yield sound, container
             except soundfile.LibsndfileError as error:
                 raise truncated(name, f"decoding fails with: {_reason(error)}") from None
+
+
+def _sound(file: io.FileIO, name: str) -> tuple[Sound, Container]:
+    kind = media_kind(file.read(8))
+    file.seek(0)
+    if kind is not None:
+        return MediaSound(file, kind, name), Container()
+    container = read_container(file, name)
+    file.seek(0)
+    try:
+        source = file.fileno() if container.mended is None else io.BytesIO(container.mended)
+        return _Sound(source, closefd=False), container
+    except soundfile.LibsndfileError as error:
+        raise AudioError(f"{name}: must be audio that libsndfile reads; got: {_reason(error)}.") from None
 
 
 def _open_file(path: str | Path, name: str) -> io.FileIO:
@@ -305,13 +328,13 @@ def _in_memory(content: bytes, name: str) -> io.FileIO:
     return file
 
 
-def _num_samples(sound: _Sound) -> int | None:
+def _num_samples(sound: Sound) -> int | None:
     """Return the number of samples of each channel; None if the header has no number (libsndfile reports 2**63 - 1)."""
     return int(sound.frames) if sound.frames < 1 << 62 else None
 
 
 def _decode(
-    sound: _Sound, start: int, stop: int | None, last_page_samples: int, block_samples: int, name: str
+    sound: Sound, start: int, stop: int | None, last_page_samples: int, block_samples: int, name: str
 ) -> Iterator[torch.Tensor]:
     """Yield blocks (S,) of the mean over channels, from sample `start` to `stop`, at most to the end of the file."""
     end = sound.frames if stop is None else min(stop, sound.frames)
@@ -324,8 +347,7 @@ def _decode(
     skip = start - position
     power_mixed = power_separate = 0.0
     while position < end:
-        samples = sound.read(min(block_samples, end - position), dtype="float32", always_2d=True)
-        block = torch.from_numpy(samples)  # (samples, channels)
+        block = torch.from_numpy(sound.read_block(min(block_samples, end - position)))  # (samples, channels)
         if not len(block):
             break
         position += len(block)
@@ -348,7 +370,7 @@ def _warn_of_cancelled(name: str, decibels: float) -> None:
     logger.warning("%s; their mean is %.0f dB weaker than one channel. Use only one channel.", must, decibels)
 
 
-def _seek_point(sound: _Sound, start: int, last_page_samples: int) -> int:
+def _seek_point(sound: Sound, start: int, last_page_samples: int) -> int:
     """Return the sample at which decoding must start, so that samples from `start` on are as in a full decoding."""
     if sound.subtype == "VORBIS":  # libsndfile 1.2.2 seeks to a wrong position within the last page
         return max(0, min(start, sound.frames - last_page_samples))
@@ -358,7 +380,7 @@ def _seek_point(sound: _Sound, start: int, last_page_samples: int) -> int:
 
 
 def _checked(
-    blocks: Iterator[torch.Tensor], sound: _Sound, start: int, stop: int | None, name: str
+    blocks: Iterator[torch.Tensor], sound: Sound, start: int, stop: int | None, name: str
 ) -> Iterator[torch.Tensor]:
     """Yield the blocks before the first unusable sample; then raise an error if samples are missing or unusable."""
     rate, known = sound.samplerate, _num_samples(sound)

@@ -111,7 +111,7 @@ def demo_page(model: str, limits: Limits, examples: tuple[ExampleAudio, ...], ha
     bounds = f"Recordings may have up to {size}; they are not stored."
     body = demo_body(
         f'Model <strong>{escape(model)}</strong>. {bounds}\nPrograms use <a href="/docs">the endpoint</a>.',
-        "WAV, FLAC, Ogg, MP3 or AIFF. Or use the microphone: captions show words while you speak.",
+        "WAV, FLAC, Ogg, MP3, M4A, MP4, WebM or AIFF. Or use the microphone: captions show words while you speak.",
         [(f"/examples/{number}", example.name) for number, example in enumerate(examples)],
         without=" Without JavaScript: curl -F file=@recording.wav ADDRESS/transcribe",
         buttons=CAPTIONS,

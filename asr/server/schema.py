@@ -90,7 +90,7 @@ class StreamOptions(BaseModel):
 UPLOADED: dict[str, Any] = {
     "type": "string",
     "format": "binary",
-    "description": "one recording: WAV, FLAC, Ogg (Vorbis, Opus), MP3, AIFF",
+    "description": "one recording: WAV, FLAC, Ogg (Vorbis, Opus), MP3, AIFF, and with the extra media M4A, MP4, WebM",
 }
 
 

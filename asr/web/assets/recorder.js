@@ -4,7 +4,7 @@
                                                       onprogress(seconds, bytes of the file, loudest sample)
      const blob = await recorder.stop();              16-bit mono WAV, at the microphone's sample rate
 
-   MediaRecorder would give WebM, which libsndfile does not read. */
+   MediaRecorder would give WebM, which is lossy, and which a server without PyAV does not read. */
 "use strict";
 const Recorder = (() => {
   const HEADER_BYTES = 44;

@@ -1,0 +1,237 @@
+"""Audio of MP4 (M4A) and WebM files, by PyAV (the extra `media`), whose wheel contains FFmpeg."""
+
+import functools
+import io
+import logging
+import re
+from collections.abc import Iterator
+from fractions import Fraction
+from typing import BinaryIO, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from asr.audio.containers import truncated
+from asr.errors import AudioError, how_to_install, one_line
+
+MEDIA_SUFFIXES = (".m4a", ".mp4", ".webm")
+# FFmpeg's names of decoders. No other decoder is opened, because a damaged video track must not cost time or memory.
+CODECS = ("aac", "ac3", "alac", "flac", "mp3float", "opus", "pcm_s16be", "pcm_s16le", "vorbis")
+MIN_GAP_SECONDS = 0.1  # shorter gaps between timestamps are the jitter of a live recorder
+MAX_SILENCE_SECONDS = 24 * 3600.0  # maximum sum of gaps; limits the time that a malicious file can take
+_SILENCE_SAMPLES = 1 << 16  # samples of silence made at a time
+_MAX_BOXES = 1 << 18  # an MP4 file from a recorder has one or two boxes for each second
+# A table of packets of one length (their length and number), or a run of packets of a fragment (their number).
+_TABLE = re.compile(rb"(?=stsz.{4}(.{4})(.{4})|trun.{4}(.{4}))", re.DOTALL)
+_COMPRESSED = re.compile(rb"cmov.{4}dcom", re.DOTALL)
+_EBML, _SEGMENT = b"\x1a\x45\xdf\xa3", b"\x18\x53\x80\x67"
+
+logger = logging.getLogger("asr.audio.media")
+
+
+def media_kind(head: bytes) -> str | None:
+    """Return FFmpeg's name of the format of a file with these first 8 bytes; None if it is neither MP4 nor WebM."""
+    return "mov" if head[4:8] == b"ftyp" else "matroska" if head[:4] == _EBML else None
+
+
+class MediaSound:
+    """The first audio track of an MP4 or WebM file, with the attributes of a soundfile.SoundFile.
+
+    The samples are on the time line that a player shows: without the encoder's delay, which the file declares (an edit
+    list, a codec delay), and with silence where the track begins after the video, or has a gap. No header is trusted
+    for the length: the file is decoded from its beginning to the last sample that is read.
+
+    Args:
+        file: the file; must remain open.
+        kind: its format, from `media_kind`.
+        name: name of the file, for errors.
+
+    Attributes:
+        samplerate: in Hz.
+        channels: number of channels.
+        frames: 2**63 - 1, which is libsndfile's number for an unknown length.
+        format, subtype: "MEDIA", and the name of the codec.
+
+    Raises:
+        AudioError: PyAV is not installed, or the file is damaged or has no audio track that can be decoded; also
+            during `read_block`.
+    """
+
+    format = "MEDIA"
+    frames = (1 << 63) - 1
+
+    def __init__(self, file: BinaryIO, kind: str, name: str) -> None:
+        self._name = name
+        self._open(file, kind)
+        try:
+            self._open_track()
+        except BaseException:
+            self._media.close()
+            raise
+
+    def _open(self, file: BinaryIO, kind: str) -> None:
+        try:
+            import av
+        except ImportError:
+            must = f"{self._name}: MP4, M4A and WebM files need the package av; it is not installed"
+            raise AudioError(f"{must}. {how_to_install('media')}") from None
+        self._error, self._resampler = av.FFmpegError, av.AudioResampler("fltp")
+        (_check_boxes if kind == "mov" else _check_segment)(file, self._name)
+        file.seek(0)
+        try:
+            options = {"codec_whitelist": ",".join(CODECS)}
+            self._media = av.open(file, "r", format=kind, options=options, metadata_errors="replace")
+        except (self._error, ValueError) as error:
+            raise AudioError(f"{self._name}: must be audio that FFmpeg reads; got: {_reason(error)}.") from None
+
+    def _open_track(self) -> None:
+        tracks = self._media.streams.audio
+        if not tracks:
+            raise AudioError(f"{self._name}: must have an audio track; it has none.")
+        self._track = tracks[0]
+        codec = self._track.codec_context
+        self.subtype = codec.name if codec is not None else "unknown"
+        if codec is None or self.subtype not in CODECS:
+            must = f"{self._name}: its audio must be coded as one of {', '.join(CODECS)}; got {self.subtype}"
+            raise AudioError(f"{must}. Convert it first: ffmpeg -i FILE NEW.wav")
+        if len(tracks) > 1:
+            _note_tracks(self._name, len(tracks))
+        self.samplerate, self.channels = codec.sample_rate, codec.channels
+        self._samples = self._decode()
+        self._rest = next(self._samples, np.zeros((0, self.channels), np.float32))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._media.close()
+
+    def seek(self, position: int) -> None:
+        """Skip samples of a file of which nothing has been read; they are decoded, and memory holds a few of them."""
+        while position and len(block := self.read_block(min(position, _SILENCE_SAMPLES))):
+            position -= len(block)
+
+    def read_block(self, num_samples: int) -> NDArray[np.float32]:
+        """Return the next samples, (num_samples, channels); fewer at the end of the file."""
+        blocks, missing = [self._rest[:num_samples]], num_samples - len(self._rest)
+        self._rest = self._rest[num_samples:]
+        while missing > 0 and (block := next(self._samples, None)) is not None:
+            blocks.append(block[:missing])
+            self._rest = block[missing:]
+            missing -= len(block)
+        return np.concatenate(blocks)
+
+    def _decode(self) -> Iterator[NDArray[np.float32]]:
+        """Yield blocks (samples, channels); silence replaces what is missing between timestamps."""
+        begin = self._media.start_time
+        position, silence = 0, 0
+        for block, seconds in self._frames():
+            if begin is None:
+                begin = round(seconds * 1_000_000)
+            gap = round((seconds - begin / 1_000_000) * self.samplerate) - position
+            if gap > (MIN_GAP_SECONDS * self.samplerate if position else 0):
+                silence += gap
+                if silence > MAX_SILENCE_SECONDS * self.samplerate:
+                    raise truncated(self._name, f"its timestamps leave {silence / self.samplerate:.0f} s without audio")
+                for start in range(0, gap, _SILENCE_SAMPLES):
+                    yield np.zeros((min(_SILENCE_SAMPLES, gap - start), self.channels), np.float32)
+                position += gap
+            yield block
+            position += len(block)
+
+    def _frames(self) -> Iterator[tuple[NDArray[np.float32], float]]:
+        """Yield the decoded frames (samples, channels), each with its timestamp in seconds."""
+        is_first, one_sample = True, Fraction(0)
+        try:
+            for packet in self._media.demux(self._track):
+                for frame in packet.decode():
+                    if is_first:
+                        self.samplerate, self.channels = frame.sample_rate, frame.layout.nb_channels
+                        is_first, one_sample = False, Fraction(1, self.samplerate)
+                    if (frame.sample_rate, frame.layout.nb_channels) != (self.samplerate, self.channels):
+                        must = f"{self._name}: must have one sample rate and number of channels"
+                        raise AudioError(f"{must}; they change. Convert it first: ffmpeg -i FILE NEW.wav")
+                    block = np.concatenate([part.to_ndarray() for part in self._resampler.resample(frame)], axis=1).T
+                    if packet.duration and packet.time_base == one_sample:
+                        block = block[: packet.duration]  # MP4 shortens the last packet, FFmpeg does not
+                    if len(block):
+                        yield block, frame.time or 0.0
+        except self._error as error:
+            raise truncated(self._name, f"decoding fails with: {_reason(error)}") from None
+
+
+def _reason(error: Exception) -> str:
+    """Return FFmpeg's message without the name of the file, which is a number."""
+    return one_line(getattr(error, "strerror", None) or error)
+
+
+def _check_boxes(file: BinaryIO, name: str) -> None:
+    """Check that no box of an MP4 file ends after the file, and that its tables declare no more bytes than it has.
+
+    FFmpeg needs 36 bytes of memory for each packet that a table declares, and a table of 20 bytes can declare billions.
+
+    *Source*: ISO/IEC 14496-12, sections 4.2, 8.7.3 and 8.8.8.
+    """
+    size = file.seek(0, io.SEEK_END)
+    start = num_boxes = num_declared = 0
+    while start < size:
+        file.seek(start)
+        head = file.read(16)
+        kind, length = head[4:8], int.from_bytes(head[:4], "big")
+        if length == 1:
+            length = int.from_bytes(head[8:16], "big")
+        elif length == 0:
+            length = size - start
+        num_boxes += 1
+        if length < 8 or num_boxes > _MAX_BOXES:
+            break
+        if start + length > size:
+            raise truncated(
+                name, f"only {size - start} of {length} bytes of the box {kind.decode('latin-1')!a} are present"
+            )
+        if kind != b"mdat":
+            file.seek(start)
+            num_declared += _declared_bytes(file.read(length))
+        start += length
+    if num_boxes > _MAX_BOXES:
+        raise truncated(name, f"it has more than {_MAX_BOXES} boxes")
+    if num_declared > size:
+        raise truncated(name, f"its tables declare more audio than its {size} bytes hold")
+
+
+def _declared_bytes(box: bytes) -> int:
+    """Return the least number of bytes that the packets of a box's tables take: a run's packet may have any length."""
+    if _COMPRESSED.search(box):
+        return 1 << 62  # a compressed header may expand to any size; QuickTime wrote them before 2005
+    tables = (map(int.from_bytes, match.groups(b"")) for match in _TABLE.finditer(box))
+    return sum(length * count + run for length, count, run in tables)
+
+
+def _check_segment(file: BinaryIO, name: str) -> None:
+    """Check that the segment of a WebM file does not end after the file; live recordings declare no length.
+
+    *Source*: RFC 8794, sections 4 and 6.
+    """
+    size = file.seek(0, io.SEEK_END)
+    file.seek(4)
+    header, start = _ebml_length(file)
+    file.seek(start + (header or 0))
+    if header is None or file.read(4) != _SEGMENT:
+        return  # FFmpeg reports the fault
+    length, start = _ebml_length(file)
+    if length is not None and start + length > size:
+        raise truncated(name, f"only {size - start} of {length} bytes of the segment are present")
+
+
+def _ebml_length(file: BinaryIO) -> tuple[int | None, int]:
+    """Read an element's length, and return it with the position after it; None means unknown."""
+    first = file.read(1) or b"\0"
+    num_bytes = 9 - first[0].bit_length()
+    number = int.from_bytes(first + file.read(num_bytes - 1), "big") & (1 << 7 * num_bytes) - 1
+    return None if number == (1 << 7 * num_bytes) - 1 or num_bytes > 8 else number, file.tell()
+
+
+@functools.cache
+def _note_tracks(name: str, num_tracks: int) -> None:
+    """Log, once for each file, that only one track is read."""
+    logger.warning("%s: has %d audio tracks; only the first is read.", name, num_tracks)

@@ -1,0 +1,255 @@
+"""MP4, M4A and WebM files give the waveform that a player plays, at the times that it shows."""
+
+import logging
+import struct
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import soundfile
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from asr.audio import load as audio
+from asr.audio.load import audio_info, declared_seconds, find_audio, load_waveform, stream_waveform
+from asr.audio.media import CODECS
+from asr.errors import AudioError, TruncatedError
+from tests.media import media_file, needs_media
+from tests.refusals import refused
+
+pytestmark = needs_media
+RATE = 16000
+KINDS: dict[str, dict[str, object]] = {
+    "m4a": {"suffix": "m4a"},
+    "mp4": {"suffix": "mp4"},
+    "mp4 with a video": {"suffix": "mp4", "video_seconds": 3.0},
+    "mp4 in fragments": {
+        "suffix": "mp4",
+        "options": {"movflags": "frag_keyframe+delay_moov", "frag_duration": "500000"},
+    },
+    "webm": {"suffix": "webm"},
+    "webm with a video": {"suffix": "webm", "video_seconds": 3.0},
+    "webm of a recorder": {"suffix": "webm", "options": {"live": "1"}},  # declares no length
+}
+
+
+def noise(seconds: float, rate: int = 48000, level: float = 0.1) -> np.ndarray:
+    return level * np.random.default_rng(0).standard_normal(round(seconds * rate))
+
+
+def with_click(rate: int, seconds: float = 3.0) -> np.ndarray:
+    """Return faint noise with a click at 1.000 s."""
+    waveform = noise(seconds, rate, 0.001)
+    waveform[rate] = 0.9
+    return waveform
+
+
+def loudest(waveform: torch.Tensor) -> float:
+    """Return the time of the largest sample."""
+    return int(waveform.abs().argmax()) / RATE
+
+
+def load(content: bytes, rate: int = RATE, **segment: float) -> torch.Tensor:
+    return load_waveform("x", rate, content=content, **segment)
+
+
+# ---- times
+
+
+@pytest.mark.parametrize("rate", [16000, 44100, 48000])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_click_is_found_where_it_is_in_a_wav(kind: str, rate: int, tmp_path: Path) -> None:
+    if rate == 44100 and kind.startswith("webm"):
+        rate = 24000  # Opus has no 44.1 kHz
+    click = with_click(rate)
+    soundfile.write(tmp_path / "click.wav", click, rate)
+    for track in (click, np.stack([click, click])):
+        waveform = load(media_file(track, rate=rate, **KINDS[kind]))
+        assert abs(loudest(waveform) - 1.0) <= 0.005
+        assert abs(loudest(waveform) - loudest(load_waveform(tmp_path / "click.wav", RATE))) <= 0.005
+        assert len(waveform) == 3 * RATE
+
+
+@pytest.mark.parametrize("suffix", ["mp4", "webm"])
+def test_audio_that_begins_after_the_video_keeps_its_times(suffix: str) -> None:
+    content = media_file(with_click(48000), suffix=suffix, video_seconds=4.0, begin=0.75)
+    waveform = load(content)
+    assert abs(loudest(waveform) - 1.75) <= 0.005
+    assert waveform[: round(0.7 * RATE)].abs().max() < 1e-6  # resampling rings
+    assert abs(len(waveform) / RATE - 3.75) <= 0.005
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_silence_fills_a_gap_in_the_audio(kind: str) -> None:
+    content = media_file(with_click(48000), gap=(0.5, 1.25), **KINDS[kind])
+    waveform = load(content)
+    assert abs(loudest(waveform) - 2.25) <= 0.005
+    assert waveform[round(0.6 * RATE) : round(1.7 * RATE)].abs().max() < 1e-3
+    assert abs(len(waveform) / RATE - 4.25) <= 0.03
+
+
+def test_gaps_longer_than_a_day_are_refused() -> None:
+    with refused(TruncatedError, "without audio"):
+        for _ in stream_waveform("x", RATE, content=media_file(noise(1), suffix="webm", gap=(0.5, 30 * 3600.0))):
+            pass
+
+
+# ---- samples
+
+
+@pytest.mark.parametrize(
+    "codec", ["aac", "ac3", "alac", "flac", "libmp3lame", "libopus", "pcm_s16be", "pcm_s16le", "vorbis"]
+)
+def test_each_codec_gives_the_samples_that_were_written(codec: str) -> None:
+    times = np.arange(96000) / 48000
+    written = np.stack([0.4 * np.sin(2 * np.pi * (300 + 200 * times) * times), 0.2 * np.sin(2 * np.pi * 440 * times)])
+    suffix = "webm" if codec in ("vorbis", "libopus") else "mov" if codec.startswith("pcm") else "mp4"
+    content = media_file(written, suffix=suffix, codec=codec, bit_rate=128_000)
+    waveform = load(content, 48000).numpy()
+    info = audio_info("x", content)
+    assert info[:2] == (48000, 2)
+    assert info.num_samples == len(waveform)
+    assert abs(len(waveform) - 96000) < 2048
+    expected = written.mean(axis=0)
+    if codec in ("alac", "flac", "pcm_s16be", "pcm_s16le"):
+        np.testing.assert_allclose(waveform, expected, atol=2 / 2**15)
+    elif codec != "vorbis":  # FFmpeg's encoder of Vorbis declares no delay
+        error = waveform[:96000] - expected
+        assert np.square(error).mean() < 0.01 * np.square(expected).mean()
+
+
+def test_every_codec_that_may_be_decoded_is_one_of_ffmpegs() -> None:
+    import av
+
+    assert set(CODECS) <= av.codecs_available
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_segment_equals_the_same_slice_of_the_whole_waveform(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    content = media_file(np.stack([noise(3), noise(3)]), **KINDS[kind])
+    rate, _, num_samples = audio_info("x", content)
+    whole = load(content, rate)
+    assert len(whole) == num_samples
+    for offset, duration in [(0.0, 0.5), (0.001, 0.01), (1.234, 0.777), (2.9, 0.05), (1.0, 2.0)]:
+        segment = load(content, rate, offset=offset, duration=duration)
+        assert torch.equal(segment, whole[round(offset * rate) : round((offset + duration) * rate)])
+    assert torch.equal(load(content, rate, offset=2.5), whole[round(2.5 * rate) :])
+    monkeypatch.setattr(audio, "BLOCK_SAMPLES", 777)
+    assert torch.equal(load(content, rate), whole)
+    for offset, duration in [(2.5, 1.0), (3.5, 0.1)]:
+        with refused(AudioError, f"segment ... {offset:.3f} s"):
+            load(content, rate, offset=offset, duration=duration)
+
+
+def test_the_first_of_several_audio_tracks_is_read_with_a_note(caplog: pytest.LogCaptureFixture) -> None:
+    content = media_file(with_click(48000), noise(3), suffix="mp4")
+    with caplog.at_level(logging.WARNING, "asr.audio.media"):
+        assert abs(loudest(load_waveform("two.mp4", RATE, content=content)) - 1.0) <= 0.005
+    assert ["two.mp4" in record.getMessage() for record in caplog.records if "track" in record.getMessage()] == [True]
+
+
+def test_folders_are_searched_for_these_files(tmp_path: Path) -> None:
+    for name in ("a.m4a", "b.MP4", "c.webm", "d.txt"):
+        (tmp_path / name).touch()
+    assert [path.name for path in find_audio(tmp_path)] == ["a.m4a", "b.MP4", "c.webm"]
+
+
+# ---- files that cannot be read
+
+
+def test_without_pyav_one_line_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    content = media_file(noise(1))
+    monkeypatch.setitem(sys.modules, "av", None)
+    with refused(AudioError, "x ... av", cure="[media]'"):
+        load(content)
+
+
+@pytest.mark.parametrize("suffix", ["mp4", "webm"])
+def test_a_video_without_audio_and_an_empty_track_are_refused(suffix: str) -> None:
+    with refused(AudioError, "x ... audio track"):
+        load(media_file(suffix=suffix, video_seconds=1.0))
+    with refused(AudioError, "x ... audio"):
+        load(media_file(np.zeros(0), suffix=suffix, video_seconds=1.0))
+
+
+def test_a_codec_that_is_not_listed_is_refused_with_its_name() -> None:
+    with refused(AudioError, "x ... aac ... pcm_s24le", cure="NEW.wav"):
+        load(media_file(noise(1), suffix="mov", codec="pcm_s24le"))
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "webm of a recorder"])
+def test_a_truncated_file_is_refused(kind: str) -> None:
+    content = media_file(noise(2), **KINDS[kind])
+    for part in (0.1, 0.5, 0.9, 0.999):
+        with refused(AudioError, "x"):
+            load(content[: round(part * len(content))])
+
+
+def declaring(content: bytes, num_packets: int) -> bytes:
+    """Return an MP4 file whose tables declare a number of packets of one byte each."""
+    changed = bytearray(content)
+    table = content.index(b"stsz")
+    changed[table + 8 : table + 16] = struct.pack(">II", 1, num_packets)
+    table = content.index(b"stsc")
+    changed[table + 16 : table + 20] = struct.pack(">I", num_packets)
+    return bytes(changed)
+
+
+def test_tables_that_declare_more_audio_than_a_file_can_hold_are_refused_without_memory_for_them(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "x.m4a").write_bytes(declaring(media_file(noise(1)), 80_000_000))  # FFmpeg would need 3 GB
+    program = (
+        "import resource, sys\n"
+        "import av\n"
+        "from asr.audio.load import load_waveform\n"
+        "from asr.errors import AudioError\n"
+        "before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
+        "try:\n"
+        "    load_waveform(sys.argv[1], 16000)\n"
+        "except AudioError as error:\n"
+        "    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before, error)\n"
+    )
+    command = [sys.executable, "-c", program, str(tmp_path / "x.m4a")]
+    kilobytes, _, message = subprocess.run(command, capture_output=True, text=True, check=True).stdout.partition(" ")
+    assert int(kilobytes) < 50_000
+    assert "tables declare" in message
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_length_is_unknown_before_decoding_and_memory_holds_one_block(kind: str, tmp_path: Path) -> None:
+    path = tmp_path / "x"
+    path.write_bytes(media_file(noise(20, 16000), rate=16000, **KINDS[kind]))
+    assert declared_seconds(path) is None
+    blocks = list(stream_waveform(path, RATE, block_seconds=1.0))
+    assert all(len(block) <= 1.1 * RATE for block in blocks)
+    assert sum(map(len, blocks)) == 20 * RATE
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_damaged_files_are_loaded_or_refused_in_one_line(damage: Callable[[str], bytes], data: st.DataObject) -> None:
+    damaged = bytearray(damage(data.draw(st.sampled_from(sorted(KINDS)))))
+    for _ in range(data.draw(st.integers(1, 8))):
+        area = min(data.draw(st.sampled_from([64, 600, len(damaged)])), len(damaged))
+        position = data.draw(st.integers(0, area - 1))
+        damaged[position if data.draw(st.booleans()) else -1 - position] = data.draw(st.integers(0, 255))
+    try:
+        waveform = load(bytes(damaged))
+    except AudioError as error:
+        message = str(error)
+        assert message.startswith("x: ")
+        assert message.isprintable()
+    else:
+        assert waveform.numel() > 0
+        assert waveform.isfinite().all()
+
+
+@pytest.fixture(scope="module")
+def damage() -> Callable[[str], bytes]:
+    files = {kind: media_file(noise(0.5), **options) for kind, options in KINDS.items()}
+    return files.__getitem__
