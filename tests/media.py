@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 needs_media = pytest.mark.skipif(not find_spec("av"), reason="needs PyAV, which the extra `media` installs")
-FORMATS = {"m4a": "ipod", "mp4": "mp4", "mov": "mov", "webm": "webm"}  # FFmpeg's names
-CODECS = {"m4a": "aac", "mp4": "aac", "mov": "aac", "webm": "libopus"}
+FORMATS = {"m4a": "ipod", "mp4": "mp4", "mov": "mov", "webm": "webm", "mkv": "matroska"}  # FFmpeg's names
+CODECS = {"m4a": "aac", "mp4": "aac", "mov": "aac", "webm": "libopus", "mkv": "libopus"}
 
 
 def media_file(
@@ -20,6 +20,7 @@ def media_file(
     video_seconds: float = 0.0,
     begin: float = 0.0,
     gap: tuple[float, float] = (0.0, 0.0),
+    jitter: float = 0.0,
     bit_rate: int = 64000,
     options: Mapping[str, str] | None = None,
 ) -> bytes:
@@ -33,6 +34,7 @@ def media_file(
         video_seconds: length of a video track, which is the first track; 0: none.
         begin: time of the audio's first sample.
         gap: a time in the audio, and by how many seconds everything after it is delayed.
+        jitter: seconds by which every second packet after the fourth is late, as a live recorder writes them.
         bit_rate: of each track, in bit/s.
         options: of the format.
     """
@@ -66,9 +68,13 @@ def media_file(
                 for part in av.AudioResampler(kind, stream.layout, rate).resample(frame):
                     packets += stream.encode(part)
             packets += stream.encode()
-        for packet in packets:
+        for number, packet in enumerate(packets):
             if packet.stream.type == "audio":
-                late = begin + (gap[1] if packet.pts * packet.time_base >= gap[0] else 0.0)
+                late = (
+                    begin
+                    + jitter * (number % 2 and number > 4)
+                    + (gap[1] if packet.pts * packet.time_base >= gap[0] else 0.0)
+                )
                 packet.pts += round(late / packet.time_base)
                 packet.dts = packet.pts
         for packet in sorted(packets, key=lambda packet: float(packet.dts * packet.time_base)):

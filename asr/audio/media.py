@@ -16,7 +16,7 @@ from asr.errors import AudioError, how_to_install, one_line
 
 MEDIA_SUFFIXES = (".m4a", ".mp4", ".webm")
 # FFmpeg's names of decoders. No other decoder is opened, because a damaged video track must not cost time or memory.
-CODECS = ("aac", "ac3", "alac", "flac", "mp3float", "opus", "pcm_s16be", "pcm_s16le", "vorbis")
+CODECS = ("aac", "ac3", "alac", "flac", "mp3float", "opus", "pcm_f32le", "pcm_s16be", "pcm_s16le", "vorbis")
 MIN_GAP_SECONDS = 0.1  # shorter gaps between timestamps are the jitter of a live recorder
 MAX_SILENCE_SECONDS = 24 * 3600.0  # maximum sum of gaps; limits the time that a malicious file can take
 _SILENCE_SAMPLES = 1 << 16  # samples of silence made at a time
@@ -141,23 +141,26 @@ class MediaSound:
 
     def _frames(self) -> Iterator[tuple[NDArray[np.float32], float]]:
         """Yield the decoded frames (samples, channels), each with its timestamp in seconds."""
-        is_first, one_sample = True, Fraction(0)
+        last: tuple[NDArray[np.float32], float] | None = None
+        duration = None  # of the last packet, in its time base
         try:
             for packet in self._media.demux(self._track):
                 for frame in packet.decode():
-                    if is_first:
+                    if last is None:
                         self.samplerate, self.channels = frame.sample_rate, frame.layout.nb_channels
-                        is_first, one_sample = False, Fraction(1, self.samplerate)
-                    if (frame.sample_rate, frame.layout.nb_channels) != (self.samplerate, self.channels):
+                    elif (frame.sample_rate, frame.layout.nb_channels) != (self.samplerate, self.channels):
                         must = f"{self._name}: must have one sample rate and number of channels"
                         raise AudioError(f"{must}; they change. Convert it first: ffmpeg -i FILE NEW.wav")
-                    block = np.concatenate([part.to_ndarray() for part in self._resampler.resample(frame)], axis=1).T
-                    if packet.duration and packet.time_base == one_sample:
-                        block = block[: packet.duration]  # MP4 shortens the last packet, FFmpeg does not
-                    if len(block):
-                        yield block, frame.time or 0.0
+                    else:
+                        yield last
+                    parts = [part.to_ndarray() for part in self._resampler.resample(frame)]
+                    samples: NDArray[np.float32] = np.concatenate(parts, axis=1)  # (channels, samples)
+                    last, duration = (samples.T, frame.time or 0.0), packet.duration
         except self._error as error:
             raise truncated(self._name, f"decoding fails with: {_reason(error)}") from None
+        if last is not None:
+            is_exact = self._track.time_base == Fraction(1, self.samplerate)
+            yield last[0][: duration if is_exact else None], last[1]  # MP4 shortens the last packet, FFmpeg does not
 
 
 def _reason(error: Exception) -> str:
