@@ -19,11 +19,13 @@ import numpy as np
 import pytest
 import schemathesis
 import soundfile
+import torch
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from schemathesis.checks import not_a_server_error
 from schemathesis.specs.openapi import checks as openapi_checks
 
+from asr.audio.resampling import resample
 from asr.data.manifest import read_manifest
 from asr.errors import InputError
 from asr.recognition.inference import INFERENCE
@@ -44,6 +46,7 @@ from asr.transcribe import main as transcribe
 from tests.conftest import ROOT
 from tests.forked import run_module
 from tests.listener import listener
+from tests.media import media_file, needs_media
 from tests.refusals import check_refusal, mentions, refused
 from tests.serving import Server, answer, multipart, request_head, serving
 from tests.test_serve_bad_input import SAID, encoded, one_line, open_files
@@ -89,6 +92,22 @@ def test_the_answer_equals_the_output_of_transcribe(server: Server, fluent: Path
         assert response.json() == {**written, "id": file.name}
         assert list(response.json()) == list(written)
         Transcription.model_validate_json(response.content, strict=True)
+
+
+@needs_media
+@pytest.mark.parametrize("suffix", ["m4a", "mp4", "webm"])
+def test_the_recordings_of_phones_and_browsers_are_read(
+    server: Server, fluent: Path, tmp_path: Path, suffix: str
+) -> None:
+    text = sentences(4, seed=1)[3]
+    path = tmp_path / f"said.{suffix}"
+    waveform = resample(torch.from_numpy(speak(text)), SAMPLE_RATE, 48000).numpy()
+    path.write_bytes(media_file(waveform, suffix=suffix, video_seconds=1.0 if suffix == "mp4" else 0.0))
+    assert server.post(path.read_bytes(), path.name).json()["text"] == text
+    assert (
+        transcribe([str(fluent / "run"), str(tmp_path), "--format", "json", "--output-dir", str(tmp_path / "out")]) == 0
+    )
+    assert json.loads((tmp_path / "out" / "said.json").read_text())["text"] == text
 
 
 def test_nbest_limits_the_number_of_hypotheses(server: Server) -> None:

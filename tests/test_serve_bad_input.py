@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 import soundfile
 
+from tests.media import media_file, needs_media
 from tests.refusals import mentions
 from tests.serving import Server, answer, multipart, request_head, serving
 from tests.tones import SAMPLE_RATE, speak
@@ -151,6 +152,38 @@ def test_a_recording_that_is_too_long_is_refused_before_it_is_decoded_to_the_end
     assert response.status_code == 413
     assert message in line(response)
     assert f"at most {MAX_SECONDS} seconds" in line(response)
+
+
+@needs_media
+@pytest.mark.parametrize("suffix", ["m4a", "webm"])
+def test_a_phones_or_browsers_recording_that_is_too_long_is_refused_before_it_is_decoded_to_the_end(
+    server: Server, suffix: str
+) -> None:
+    """Neither the length nor the damage at the end is known before decoding."""
+    options = {"live": "1"} if suffix == "webm" else None
+    noise = 0.1 * np.random.default_rng(0).standard_normal(120 * SAMPLE_RATE)
+    content = media_file(noise, suffix=suffix, rate=SAMPLE_RATE, bit_rate=24_000, options=options)
+    response = server.post(damaged_after(content, 0.5), f"long.{suffix}")
+    assert response.status_code == 413
+    assert "it is at least 2" in line(response)
+
+
+@needs_media
+def test_a_gap_of_hours_counts_as_audio(server: Server) -> None:
+    content = media_file(np.zeros(SAMPLE_RATE), suffix="webm", rate=SAMPLE_RATE, gap=(0.5, 36000.0))
+    response = server.post(content, "gap.webm")
+    assert response.status_code == 413
+    assert "it is at least 2" in line(response)
+
+
+@needs_media
+@pytest.mark.parametrize("suffix", ["m4a", "mp4", "webm"])
+def test_a_damaged_recording_of_a_phone_or_browser_is_refused_with_the_reason(server: Server, suffix: str) -> None:
+    content = media_file(speak("abcd ef"), suffix=suffix, rate=SAMPLE_RATE)
+    for damaged in (content[: len(content) // 2], content[:40], media_file(suffix=suffix, video_seconds=1.0)):
+        response = server.post(damaged, f"x.{suffix}")
+        assert response.status_code == 422
+        assert line(response).startswith("file: ")
 
 
 def test_a_header_that_falsely_declares_ten_hours_is_refused(server: Server) -> None:

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import soundfile
 
+from asr.audio.load import declared_seconds
 from asr.data.manifest import Utterance, read_manifest
 from asr.server.pages import ExampleAudio, demo_page
 from asr.server.upload import Limits
@@ -25,6 +26,7 @@ from tests.browser import (
     visiting,
     wait_until,
 )
+from tests.media import needs_media
 from tests.serving import Server, serving
 
 
@@ -82,6 +84,34 @@ def test_a_file_is_transcribed_with_word_times(seen: Visit, server: Server, reco
         percent = f"{int(100 * word['confidence'] + 0.5)} %"
         assert cells == [word["text"], f"{word['start']:.2f}", f"{word['end']:.2f}", percent]
     assert f"{recording.name}: " in seen.page.locator("#summary").inner_text()
+
+
+@needs_media
+def test_what_the_browsers_own_recorder_writes_is_transcribed(
+    seen: Visit, recording: Path, text: str, tmp_path: Path
+) -> None:
+    record = """async encoded => {
+        const bytes = Uint8Array.from(atob(encoded), letter => letter.charCodeAt(0));
+        const context = new AudioContext(), target = context.createMediaStreamDestination();
+        const source = new AudioBufferSourceNode(context, {buffer: await context.decodeAudioData(bytes.buffer)});
+        const silence = new ConstantSourceNode(context, {offset: 1e-6});  // keeps the stream running
+        for (const node of [source, silence]) node.connect(target);
+        silence.start();
+        const recorder = new MediaRecorder(target.stream, {mimeType: "audio/webm"}), parts = [];
+        recorder.ondataavailable = event => parts.push(event.data);
+        const stopped = new Promise(resolve => recorder.onstop = resolve);
+        source.onended = () => setTimeout(() => recorder.stop(), 300);
+        recorder.start(100);
+        source.start(context.currentTime + 0.3);
+        await stopped;
+        const content = new Uint8Array(await new Blob(parts).arrayBuffer());
+        return btoa(Array.from(content, number => String.fromCharCode(number)).join(""));
+    }"""
+    content = base64.b64decode(seen.page.evaluate(record, base64.b64encode(recording.read_bytes()).decode()))
+    (tmp_path / "recorded.webm").write_bytes(content)
+    seen.page.set_input_files("#file", tmp_path / "recorded.webm")
+    assert transcript(seen.page) == text
+    assert declared_seconds(tmp_path / "recorded.webm") is None
 
 
 def test_a_click_transcribes_an_example_and_a_click_on_a_word_moves_to_it(seen: Visit, text: str) -> None:
