@@ -1,10 +1,11 @@
 """MP4, M4A and WebM files give the waveform that a player plays, at the times that it shows."""
 
+import json
 import logging
 import struct
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -14,12 +15,25 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from asr.align import main as align
 from asr.audio import load as audio
 from asr.audio.load import audio_info, declared_seconds, find_audio, load_waveform, stream_waveform
 from asr.audio.media import CODECS
+from asr.audio.resampling import resample
+from asr.checkpoint.load import load_recognizer
+from asr.convert import main as convert
 from asr.errors import AudioError, TruncatedError
+from asr.evaluate import main as evaluate
+from asr.evaluation.word_errors import count_errors, total
+from asr.recognition.recognizer import Recognizer
+from asr.shards import main as pack
+from asr.transcribe import main as transcribe
+from tests.conftest import SHARED
 from tests.media import media_file, needs_media
+from tests.nemo import MODEL, needs_model
 from tests.refusals import refused
+from tests.tones import SAMPLE_RATE as TONE_RATE
+from tests.tones import speak
 
 pytestmark = needs_media
 RATE = 16000
@@ -164,6 +178,97 @@ def test_folders_are_searched_for_these_files(tmp_path: Path) -> None:
     for name in ("a.m4a", "b.MP4", "c.webm", "d.txt"):
         (tmp_path / name).touch()
     assert [path.name for path in find_audio(tmp_path)] == ["a.m4a", "b.MP4", "c.webm"]
+
+
+# ---- commands
+
+SENTENCES = ["abcd ef", "dbcd ef", "fade bed cab"]
+
+
+def spoken(text: str) -> np.ndarray:
+    """Return a sentence at 48 kHz, with silence around it."""
+    silence = torch.zeros(TONE_RATE // 5)
+    return resample(torch.cat([silence, torch.from_numpy(speak(text)), silence]), TONE_RATE, 48000).numpy()
+
+
+@pytest.fixture(scope="module", params=["m4a", "mp4", "webm"])
+def manifests(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with whole.jsonl, of three files, and segments.jsonl, of one file with the same sentences."""
+    folder, suffix = tmp_path_factory.mktemp(request.param), request.param
+    whole, segments, start = [], [], 0.0
+    for text in SENTENCES:
+        waveform = spoken(text)
+        name, duration = f"{text.replace(' ', '-')}.{suffix}", len(waveform) / 48000
+        (folder / name).write_bytes(media_file(waveform, suffix=suffix))
+        whole.append({"audio_filepath": name, "duration": duration, "text": text})
+        segments.append({"audio_filepath": f"all.{suffix}", "offset": start, "duration": duration, "text": text})
+        start += duration
+    (folder / f"all.{suffix}").write_bytes(media_file(np.concatenate([*map(spoken, SENTENCES)]), suffix=suffix))
+    for stem, lines in (("whole", whole), ("segments", segments)):
+        (folder / f"{stem}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return folder
+
+
+@pytest.mark.parametrize("stem", ["whole", "segments"])
+def test_manifests_and_shards_are_evaluated_and_transcribed(
+    fluent: Path, manifests: Path, stem: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model, manifest, index = str(fluent / "run"), manifests / f"{stem}.jsonl", tmp_path / stem / "index.arrow"
+    assert pack([str(manifest), "--output", str(index.parent)]) == 0
+    for source in (manifest, index):
+        assert evaluate([model, str(source), "--output-dir", str(tmp_path)]) == 0
+        assert json.loads((tmp_path / f"{stem}.wer.json").read_text())["wer"] == 0
+        capsys.readouterr()
+        assert transcribe([model, str(source)]) == 0
+        assert [line.partition("\t")[2] for line in capsys.readouterr().out.splitlines()] == SENTENCES
+
+
+@pytest.mark.parametrize("stem", ["whole", "segments"])
+def test_alignments_have_the_times_of_the_recording(
+    fluent: Path, manifests: Path, stem: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert align([str(fluent / "run"), str(manifests / f"{stem}.jsonl")]) == 0
+    for text, line in zip(SENTENCES, capsys.readouterr().out.splitlines(), strict=True):
+        words = json.loads(line)["words"]
+        assert [word["text"] for word in words] == text.split()
+        assert abs(words[0]["start"] - 0.2) < 0.15
+
+
+def test_a_bulk_job_reads_a_folder(fluent: Path, manifests: Path, tmp_path: Path) -> None:
+    assert transcribe([str(fluent / "run"), str(manifests), "--parts", "--output-dir", str(tmp_path / "out")]) == 0
+    lines = [json.loads(line) for part in (tmp_path / "out").glob("part-*.jsonl") for line in part.open()]
+    texts = {Path(line["audio_filepath"]).stem: line["text"] for line in lines}
+    assert texts == {"all": " ".join(SENTENCES), **{text.replace(" ", "-"): text for text in SENTENCES}}
+
+
+@pytest.mark.slow
+@needs_model
+@pytest.mark.parametrize("options", [{"suffix": "m4a"}, {"suffix": "mp4", "video_seconds": 1.0}, {"suffix": "webm"}])
+def test_real_speech_is_recognised_as_in_a_flac(
+    english: Recognizer, speech: Sequence[Path], options: dict[str, object]
+) -> None:
+    """At 64 kbit/s; most words that differ are errors in the FLAC too."""
+    counts = []
+    for path in speech:
+        waveform = load_waveform(path, 48000).numpy()
+        content = media_file(waveform, **options)
+        texts = [english.transcribe([load(data)], sample_rate=RATE)[0].text for data in (path.read_bytes(), content)]
+        counts.append(count_errors(*texts))
+        assert abs(audio_info("x", content).num_samples - len(waveform)) < 1000
+    assert total(counts).rate < 0.02
+
+
+@pytest.fixture(scope="module")
+def english(tmp_path_factory: pytest.TempPathFactory) -> Recognizer:
+    folder = tmp_path_factory.mktemp("english")
+    assert convert([str(MODEL), "-o", str(folder / "english")]) == 0
+    return load_recognizer(folder / "english")
+
+
+@pytest.fixture(scope="module")
+def speech() -> list[Path]:
+    files = find_audio(SHARED / "LibriSpeech" / "test-clean-mini")
+    return files[:: len(files) // 10][:10]
 
 
 # ---- files that cannot be read

@@ -185,6 +185,16 @@ def audio_info(path: str | Path, content: bytes | None = None) -> AudioInfo:
         return AudioInfo(sound.samplerate, sound.channels, num_samples)
 
 
+def file_sample_rate(path: str | Path) -> int:
+    """Return the sample rate of a file in Hz, without decoding it to measure its length.
+
+    Raises:
+        AudioError, StoreError: as for `audio_info`.
+    """
+    with _opened(path) as (sound, _):
+        return int(sound.samplerate)
+
+
 def declared_seconds(path: str | Path) -> float | None:
     """Return the length of a file according to its headers alone; None if the headers have no length.
 

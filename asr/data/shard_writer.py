@@ -17,7 +17,7 @@ import numpy as np
 import soundfile
 from torch import Tensor
 
-from asr.audio.load import audio_info, load_waveform
+from asr.audio.load import file_sample_rate, load_waveform
 from asr.data.index import INDEX, Index, write_index
 from asr.data.index_cache import check_shards, fetched_index
 from asr.data.manifest import Extent, Utterance
@@ -173,7 +173,7 @@ class ShardWriter:
             raise InputError(f"{must}; {given}. Copy the shards and their index instead.")
         if utterance.offset is None and not self._settings.opus:
             return read_whole(path), os.path.splitext(file_name(path))[1].lower() or ".audio"
-        sample_rate = audio_info(path).sample_rate
+        sample_rate = file_sample_rate(path)
         if self._settings.opus:
             sample_rate = min((rate for rate in OPUS_RATES if rate >= sample_rate), default=OPUS_RATES[-1])
         duration = None if utterance.offset is None else utterance.duration

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from asr.audio.media import media_kind
 from asr.errors import InputError, one_line
 from asr.sources.entry import (
     ID_COLUMNS,
@@ -26,6 +27,7 @@ ROWS = 16  # number of rows read at a time; few, because audio may be long
 MAX_RATIO = 20  # maximum ratio of bytes of audio to bytes of the file: audio is hardly compressible
 SPARE_BYTES = 64 << 20  # allowed in addition to MAX_RATIO, because small files of silence compress well
 MAGIC = ((b"RIFF", ".wav"), (b"fLaC", ".flac"), (b"OggS", ".ogg"), (b"ID3", ".mp3"), (b"\xff", ".mp3"))
+MEDIA = {"mov": ".m4a", "matroska": ".webm"}  # suffixes of the kinds of `media_kind`
 SUBTLE = re.compile(r"[^\w.-]|^\.+")  # characters with a special meaning in names of files
 
 
@@ -124,9 +126,10 @@ def _entry(
     if not isinstance(content, bytes) or not isinstance(text, str):
         report.add(where, f"must hold audio in bytes, and a text; got {type(content).__name__} and {text!r}")
         return
-    suffix = next((suffix for magic, suffix in MAGIC if content.startswith(magic)), None)
+    magics = (suffix for magic, suffix in MAGIC if content.startswith(magic))
+    suffix = next(magics, MEDIA.get(media_kind(content[:8]) or ""))
     if suffix is None:
-        report.add(where, f"audio must be WAV, FLAC, Ogg or MP3; it begins with {content[:8]!r}")
+        report.add(where, f"audio must be WAV, FLAC, Ogg, MP3, MP4 or WebM; it begins with {content[:8]!r}")
         return
     path = audio_dir / folder / f"{int(where.rpartition(':')[2]):08d}{suffix}"
     if os.path.realpath(path) != os.path.join(os.path.realpath(audio_dir), folder, path.name):
