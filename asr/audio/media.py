@@ -75,7 +75,7 @@ class MediaSound:
         except ImportError:
             must = f"{self._name}: MP4, M4A and WebM files need the package av; it is not installed"
             raise AudioError(f"{must}. {how_to_install('media')}") from None
-        self._error, self._resampler = av.FFmpegError, av.AudioResampler("fltp")
+        self._error, self._none, self._resampler = av.FFmpegError, av.stream.Discard.all, av.AudioResampler("fltp")
         (_check_boxes if kind == "mov" else _check_segment)(file, self._name)
         file.seek(0)
         try:
@@ -96,6 +96,9 @@ class MediaSound:
             raise AudioError(f"{must}. Convert it first: ffmpeg -i FILE NEW.wav")
         if len(tracks) > 1:
             _note_tracks(self._name, len(tracks))
+        for stream in self._media.streams:
+            if stream.index != self._track.index:
+                stream.discard = self._none  # its packets are not read
         self.samplerate, self.channels = codec.sample_rate, codec.channels
         self._samples = self._decode()
         self._rest = next(self._samples, np.zeros((0, self.channels), np.float32))
