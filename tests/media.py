@@ -21,6 +21,7 @@ def media_file(
     begin: float = 0.0,
     gap: tuple[float, float] = (0.0, 0.0),
     jitter: float = 0.0,
+    drift: float = 0.0,
     bit_rate: int = 64000,
     options: Mapping[str, str] | None = None,
 ) -> bytes:
@@ -35,6 +36,7 @@ def media_file(
         begin: time of the audio's first sample.
         gap: a time in the audio, and by how many seconds everything after it is delayed.
         jitter: seconds by which every second packet after the fourth is late, as a live recorder writes them.
+        drift: seconds by which each packet is later than the previous one.
         bit_rate: of each track, in bit/s.
         options: of the format.
     """
@@ -70,11 +72,9 @@ def media_file(
             packets += stream.encode()
         for number, packet in enumerate(packets):
             if packet.stream.type == "audio":
-                late = (
-                    begin
-                    + jitter * (number % 2 and number > 4)
-                    + (gap[1] if packet.pts * packet.time_base >= gap[0] else 0.0)
-                )
+                late = begin + drift * number + (jitter if number % 2 and number > 4 else 0.0)
+                if packet.pts * packet.time_base >= gap[0]:
+                    late += gap[1]
                 packet.pts += round(late / packet.time_base)
                 packet.dts = packet.pts
         for packet in sorted(packets, key=lambda packet: float(packet.dts * packet.time_base)):

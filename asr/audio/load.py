@@ -77,7 +77,7 @@ def load_waveform(
     * MP3 without a Xing header, cut exactly between two frames;
     * MP3 with a Xing header, if exactly its last frame is missing;
     * joined Ogg streams, cut exactly between two streams;
-    * WebM without a declared length (as a browser's recorder writes it);
+    * WebM without a declared length (as a browser's recorder writes it), cut exactly between two blocks;
     * other formats (NIST, ...).
 
     A file that holds more audio than its header declares is refused, too: FLAC, WAV, AIFF, CAF and AU, several of them

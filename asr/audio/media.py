@@ -17,14 +17,23 @@ from asr.errors import AudioError, how_to_install, one_line
 MEDIA_SUFFIXES = (".m4a", ".mp4", ".webm")
 # FFmpeg's names of decoders. No other decoder is opened, because a damaged video track must not cost time or memory.
 CODECS = ("aac", "ac3", "alac", "flac", "mp3float", "opus", "pcm_f32le", "pcm_s16be", "pcm_s16le", "vorbis")
-MIN_GAP_SECONDS = 0.1  # shorter gaps between timestamps are the jitter of a live recorder
+MIN_GAP_SECONDS = 0.1  # a recorder's timestamps jump by less even if no audio is missing: no silence within a word
+MAX_DRIFT_SECONDS = 0.5  # maximum sum of such jumps, for example of lost packets
 MAX_SILENCE_SECONDS = 24 * 3600.0  # maximum sum of gaps; limits the time that a malicious file can take
 _SILENCE_SAMPLES = 1 << 16  # samples of silence made at a time
 _MAX_BOXES = 1 << 18  # an MP4 file from a recorder has one or two boxes for each second
 # A table of packets of one length (their length and number), or a run of packets of a fragment (their number).
 _TABLE = re.compile(rb"(?=stsz.{4}(.{4})(.{4})|trun.{4}(.{4}))", re.DOTALL)
 _COMPRESSED = re.compile(rb"cmov.{4}dcom", re.DOTALL)
-_EBML, _SEGMENT = b"\x1a\x45\xdf\xa3", b"\x18\x53\x80\x67"
+_MAX_ELEMENTS = 1 << 22  # a WebM file has about a hundred elements for each second
+_EBML, _SEGMENT, _CLUSTER = b"\x1a\x45\xdf\xa3", b"\x18\x53\x80\x67", b"\x1f\x43\xb6\x75"
+_PARENTS = (_SEGMENT, _CLUSTER)
+# The header, the other children of a segment (SeekHead ... Tags, Void, CRC-32), and those of a cluster (Timestamp ...).
+_ELEMENTS = {
+    *(_EBML, b"\x11\x4d\x9b\x74", b"\x15\x49\xa9\x66", b"\x16\x54\xae\x6b", b"\x1c\x53\xbb\x6b", b"\x10\x43\xa7\x70"),
+    *(b"\x19\x41\xa4\x69", b"\x12\x54\xc3\x67", b"\xec", b"\xbf"),
+    *(b"\xe7", b"\xa7", b"\xab", b"\xa3", b"\xa0", b"\xaf", b"\x58\x54"),
+}
 
 logger = logging.getLogger("asr.audio.media")
 
@@ -76,7 +85,7 @@ class MediaSound:
             must = f"{self._name}: MP4, M4A and WebM files need the package av; it is not installed"
             raise AudioError(f"{must}. {how_to_install('media')}") from None
         self._error, self._none, self._resampler = av.FFmpegError, av.stream.Discard.all, av.AudioResampler("fltp")
-        (_check_boxes if kind == "mov" else _check_segment)(file, self._name)
+        (_check_boxes if kind == "mov" else _check_elements)(file, self._name)
         file.seek(0)
         try:
             options = {"codec_whitelist": ",".join(CODECS)}
@@ -127,12 +136,14 @@ class MediaSound:
     def _decode(self) -> Iterator[NDArray[np.float32]]:
         """Yield blocks (samples, channels); silence replaces what is missing between timestamps."""
         begin = self._media.start_time
-        position, silence = 0, 0
+        position = silence = 0
+        end = 0.0  # of the previous frame, by its timestamp
         for block, seconds in self._frames():
             if begin is None:
                 begin = round(seconds * 1_000_000)
             gap = round((seconds - begin / 1_000_000) * self.samplerate) - position
-            if gap > (MIN_GAP_SECONDS * self.samplerate if position else 0):
+            is_late = seconds - end > MIN_GAP_SECONDS or gap > MAX_DRIFT_SECONDS * self.samplerate
+            if gap > 0 and (is_late or position == 0):
                 silence += gap
                 if silence > MAX_SILENCE_SECONDS * self.samplerate:
                     raise truncated(self._name, f"its timestamps leave {silence / self.samplerate:.0f} s without audio")
@@ -141,6 +152,7 @@ class MediaSound:
                 position += gap
             yield block
             position += len(block)
+            end = seconds + len(block) / self.samplerate
 
     def _frames(self) -> Iterator[tuple[NDArray[np.float32], float]]:
         """Yield the decoded frames (samples, channels), each with its timestamp in seconds."""
@@ -213,28 +225,33 @@ def _declared_bytes(box: bytes) -> int:
     return sum(length * count + run for length, count, run in tables)
 
 
-def _check_segment(file: BinaryIO, name: str) -> None:
-    """Check that the segment of a WebM file does not end after the file; live recordings declare no length.
+def _check_elements(file: BinaryIO, name: str) -> None:
+    """Check that elements follow each other in a WebM file without gaps, because FFmpeg skips damage without an error.
 
-    *Source*: RFC 8794, sections 4 and 6.
+    *Source*: RFC 8794, sections 4 to 6; RFC 9559, section 5.1.
     """
     size = file.seek(0, io.SEEK_END)
-    file.seek(4)
-    header, start = _ebml_length(file)
-    file.seek(start + (header or 0))
-    if header is None or file.read(4) != _SEGMENT:
-        return  # FFmpeg reports the fault
-    length, start = _ebml_length(file)
-    if length is not None and start + length > size:
-        raise truncated(name, f"only {size - start} of {length} bytes of the segment are present")
-
-
-def _ebml_length(file: BinaryIO) -> tuple[int | None, int]:
-    """Read an element's length, and return it with the position after it; None means unknown."""
-    first = file.read(1) or b"\0"
-    num_bytes = 9 - first[0].bit_length()
-    number = int.from_bytes(first + file.read(num_bytes - 1), "big") & (1 << 7 * num_bytes) - 1
-    return None if number == (1 << 7 * num_bytes) - 1 or num_bytes > 8 else number, file.tell()
+    start, end, num_elements = 0, size, 0
+    while start < end:
+        file.seek(start)
+        head = file.read(12)
+        id_bytes = 9 - head[0].bit_length()
+        identifier = head[:id_bytes]
+        length_bytes = 9 - (head[id_bytes : id_bytes + 1] or b"\0")[0].bit_length()
+        content = start + id_bytes + length_bytes
+        unknown = (1 << 7 * length_bytes) - 1
+        length = int.from_bytes(head[id_bytes : id_bytes + length_bytes]) & unknown
+        num_elements += 1
+        if (identifier not in _ELEMENTS and identifier not in _PARENTS) or length_bytes > 8:
+            raise truncated(name, f"no element begins at byte {start}")
+        if num_elements > _MAX_ELEMENTS:
+            raise truncated(name, f"it has more than {_MAX_ELEMENTS} elements")
+        is_open = identifier in _PARENTS and length == unknown  # a live recording
+        if content + (0 if is_open else length) > size:
+            raise truncated(name, f"only {size - content} of {length} bytes of the element at byte {start} are present")
+        if identifier == _SEGMENT and not is_open:
+            end = content + length  # other data may follow
+        start = content if identifier in _PARENTS else content + length
 
 
 @functools.cache
