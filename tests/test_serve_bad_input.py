@@ -159,11 +159,11 @@ def test_a_recording_that_is_too_long_is_refused_before_it_is_decoded_to_the_end
 def test_a_phones_or_browsers_recording_that_is_too_long_is_refused_before_it_is_decoded_to_the_end(
     server: Server, suffix: str
 ) -> None:
-    """Neither the length nor the damage at the end is known before decoding."""
+    """The length is not known before decoding; nor is the damage in an M4A file, which would be another error."""
     options = {"live": "1"} if suffix == "webm" else None
     noise = 0.1 * np.random.default_rng(0).standard_normal(120 * SAMPLE_RATE)
     content = media_file(noise, suffix=suffix, rate=SAMPLE_RATE, bit_rate=24_000, options=options)
-    response = server.post(damaged_after(content, 0.5), f"long.{suffix}")
+    response = server.post(content if suffix == "webm" else damaged_after(content, 0.5), f"long.{suffix}")
     assert response.status_code == 413
     assert "it is at least 2" in line(response)
 
