@@ -23,8 +23,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = CommandParser(
         prog="python -m asr.convert",
         description="Convert a model with CTC, RNNT or TDT to a bundle: a Conformer or Fast Conformer of NVIDIA NeMo, "
-        "or a Parakeet or w2v-BERT 2.0 of transformers. With --to nemo, convert a bundle to NeMo; with --to "
-        "huggingface, convert a bundle whose encoder is a Fast Conformer or a w2v-BERT 2.0 to transformers.",
+        "or a Parakeet, w2v-BERT 2.0 or LASR of transformers. With --to nemo, convert a bundle to NeMo; with --to "
+        "huggingface, convert a bundle whose encoder is a Fast Conformer, a w2v-BERT 2.0 or a LASR to transformers.",
     )
     parser.add_plugins()
     model = (

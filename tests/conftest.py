@@ -120,10 +120,11 @@ SMALLEST_ENCODERS = sorted(  # one encoder of each class
     }.values()
 )
 NOT_CHUNK_BY_CHUNK = (  # parts that a streaming encoder does not accept
-    *("rotary_attention", "shaw_attention", "dilated_convolution", "plain_convolution"),
-    *("block_attention", "expanded_convolution"),
+    *("rotary_attention", "shaw_attention", "dilated_convolution", "plain_convolution", "same_convolution"),
+    *("block_attention", "expanded_convolution", "unpadded_conv"),
     *("group_norm", "instance_norm", "switchable_norm"),
 )
+LIKE_CONFORMER = ("conformer_adapter", "weighted_conformer")
 
 
 def takes(encoder: str, group: str, part: str) -> bool:
@@ -136,7 +137,7 @@ def takes(encoder: str, group: str, part: str) -> bool:
 OTHER_PARTS = [
     OtherPart(encoder, group, path.stem)
     for encoder in SMALLEST_ENCODERS
-    if ENCODERS[encoder]["name"] != "conformer_adapter"  # a Conformer, whose parts are tested with the other encoders
+    if ENCODERS[encoder]["name"] not in LIKE_CONFORMER  # their parts are tested with the other encoders
     for entry in ENCODERS[encoder].get("defaults", [])
     if entry != "_self_"
     for group, default in entry.items()

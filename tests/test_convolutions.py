@@ -11,7 +11,7 @@ from asr.encoder.activation.gelu import GELU
 from asr.lengths import padding_mask
 from tests.conftest import CONF, resolved
 
-DIM, KERNEL, DILATION = 4, 5, 3
+DIM, KERNEL, DILATION = 4, 5, 3  # KERNEL: of all modules; an even size is tested, too, where it is valid
 EXPANSION = 2  # of expanded_convolution
 LENGTHS = [9, 1, 6]
 
@@ -28,9 +28,9 @@ class Half(nn.Module):
         return 0.5 * x
 
 
-def make(name: str) -> Any:
+def make(name: str, kernel: int) -> Any:
     config = resolved(f"encoder/convolution={name}")["encoder"]["convolution"]
-    small = {key: value for key, value in (("kernel_size", KERNEL), ("dilation", DILATION)) if key in config}
+    small = {key: value for key, value in (("kernel_size", kernel), ("dilation", DILATION)) if key in config}
     return component("encoder/convolution", config | small)(DIM, Half, GELU).double()
 
 
@@ -38,14 +38,15 @@ def by_loops(module: Any, name: str, x: Tensor) -> Tensor:
     """Compute the convolution module of arXiv:2005.08100, figure 2, for one utterance (T, D), tap by tap."""
     dilation = DILATION if name == "dilated_convolution" else 1
     convolution = module.convolution if name == "plain_convolution" else module.depthwise
-    latest = 0 if name == "causal_convolution" else KERNEL // 2  # frames after the output frame
+    kernel = convolution.weight.shape[2]
+    latest = 0 if name == "causal_convolution" else kernel // 2  # frames after the output frame
     left, right = module.pointwise1(x).chunk(2, dim=-1)
     gated = left * right.sigmoid()
     rows = []
     for frame in range(len(x)):
         row = torch.zeros(convolution.out_channels).double() if convolution.bias is None else convolution.bias
-        for tap in range(KERNEL):
-            seen = frame + (tap + 1 - KERNEL + latest) * dilation
+        for tap in range(kernel):
+            seen = frame + (tap + 1 - kernel + latest) * dilation
             if 0 <= seen < len(x):
                 weight = convolution.weight[:, :, tap]  # (D, D), or (D, 1)
                 row = row + (weight @ gated[seen] if weight.shape[1] > 1 else weight[:, 0] * gated[seen])
@@ -53,9 +54,12 @@ def by_loops(module: Any, name: str, x: Tensor) -> Tensor:
     return module.pointwise2(nn.functional.gelu(0.5 * torch.stack(rows)))
 
 
-@pytest.mark.parametrize("name", sorted(path.stem for path in (CONF / "encoder" / "convolution").glob("*.yaml")))
-def test_a_module_and_its_gradients_equal_plain_loops_over_the_frames_of_each_utterance(name: str) -> None:
-    module = make(name)
+NAMES = sorted(path.stem for path in (CONF / "encoder" / "convolution").glob("*.yaml"))
+
+
+@pytest.mark.parametrize(("name", "kernel"), [*((name, KERNEL) for name in NAMES), ("same_convolution", 4)])
+def test_a_module_and_its_gradients_equal_plain_loops_over_the_frames_of_each_utterance(name: str, kernel: int) -> None:
+    module = make(name, kernel)
     padding = padding_mask(torch.tensor(LENGTHS), max(LENGTHS))
     x = torch.randn(len(LENGTHS), max(LENGTHS), DIM, dtype=torch.float64, requires_grad=True)
     out = module(x.masked_fill(padding[:, :, None], 1e30), padding)

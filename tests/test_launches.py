@@ -45,6 +45,7 @@ LAUNCHES = {  # launches of a step with torch 2.11
     "encoder=fast_conformer_streaming_s head=ctc": 2_268,
     "encoder=gru head=ctc": 533,
     "encoder=lstm head=ctc": 545,
+    "encoder=medasr_l head=ctc": 2_170,
     "encoder=transformer head=ctc": 575,
     "encoder=transformer_xl head=ctc": 1_603,
     "encoder=turboctc_l head=ctc": 672,

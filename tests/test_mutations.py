@@ -36,6 +36,7 @@ CHOICES = [
     ["encoder/attention=local_attention", "encoder/norm=layer_norm"],
     ["features/normalize=per_utterance"],
     ["features/normalize=unit_variance", "encoder/attention=shaw_attention"],
+    ["encoder=medasr_l"],
     ["features/normalize=global_cmvn", "tokenizer=sentencepiece"],
     ["decode=beam", "schedule=noam", "head=ctc", "encoder/activation=gelu"],
     ["features=slaney_fbank", "head=ctc_self_conditioned", "head.num_intermediate=1"],

@@ -40,7 +40,7 @@ def attention_by_loops(attention: RotaryAttention, x: Tensor, lengths: list[int]
 def both(lengths: list[int], x: Tensor, weights: Tensor) -> tuple[list[Tensor], list[Tensor]]:
     """Return valid frames and gradients of the attention and of the loops."""
     torch.manual_seed(1)
-    attention = RotaryAttention(DIM, HEADS, 0.0).double()
+    attention = RotaryAttention(DIM, HEADS, 0.0, bias=True).double()
     padding = padding_mask(torch.tensor(lengths), x.shape[1])
     outs = attention(x, attention.positions(x), padding), attention_by_loops(attention, x, lengths)
     wanted = [x, *attention.parameters()]
@@ -60,7 +60,7 @@ def test_attention_and_its_gradients_equal_the_equations_of_the_paper_in_plain_l
 
 @torch.no_grad()
 def test_scores_depend_only_on_the_distance() -> None:
-    attention = RotaryAttention(DIM, HEADS, 0.0).double().eval()
+    attention = RotaryAttention(DIM, HEADS, 0.0, bias=True).double().eval()
     x, nothing_padded = torch.randn(1, 5, DIM, dtype=torch.float64), torch.zeros(1, 5, dtype=torch.bool)
     positions = attention.positions(torch.zeros(1, 1005, DIM, dtype=torch.float64))
     first, later = (attention(x, positions[:, place : place + 5], nothing_padded) for place in (0, 1000))
@@ -72,7 +72,7 @@ def test_scores_depend_only_on_the_distance() -> None:
 
 @torch.no_grad()
 def test_dropout_of_the_attention_weights_is_active_only_in_training() -> None:
-    attention = RotaryAttention(DIM, HEADS, 0.5)
+    attention = RotaryAttention(DIM, HEADS, 0.5, bias=True)
     x, padding = torch.randn(1, 6, DIM), torch.zeros(1, 6, dtype=torch.bool)
     positions = attention.positions(x)
     plain = attention.eval()(x, positions, padding)
@@ -86,4 +86,4 @@ def test_dropout_of_the_attention_weights_is_active_only_in_training() -> None:
 def test_an_odd_number_of_channels_per_head_is_refused_in_one_line() -> None:
     must = "encoder.dim ... encoder.num_heads ... dim=18 ... num_h"
     with refused(InputError, must):
-        RotaryAttention(18, 6, 0.0)
+        RotaryAttention(18, 6, 0.0, bias=True)

@@ -19,12 +19,15 @@ TOLERANCES = {torch.float32: 1e-5, torch.float64: 1e-10}
 
 
 def utterances(model: Model) -> list[Tensor]:
-    """Return the same random utterances at each call; if the encoder makes too few frames, they exceed LENGTHS."""
+    """Return the same random utterances at each call; they are longer than LENGTHS if TOKENS need more frames."""
     generator = torch.Generator().manual_seed(0)
-    dtype, longer = next(model.parameters()).dtype, max(1, math.ceil(model.encoder.stride / 8))
-    frames = [model.encoder.output_lengths(longer * length) for length in LENGTHS]
-    if any(number < model.head.min_frames(tokens) for number, tokens in zip(frames, TOKENS, strict=True)):
-        longer += 1  # an encoder that rounds down
+    dtype, needed = next(model.parameters()).dtype, [model.head.min_frames(tokens) for tokens in TOKENS]
+
+    def fits(longer: int) -> bool:
+        frames = [model.encoder.output_lengths(longer * length) for length in LENGTHS]
+        return all(given >= least for given, least in zip(frames, needed, strict=True))
+
+    longer = next(filter(fits, range(1, model.encoder.stride + 1)), 1)
     return [torch.randn(longer * length, NUM_MEL_BINS, dtype=dtype, generator=generator) for length in LENGTHS]
 
 

@@ -48,7 +48,7 @@ class Fbank:
         self.frames_before = 0
         self.fft_points = 1 << (self.window - 1).bit_length()  # the next power of 2
         self.povey = torch.hann_window(self.window, periodic=False, dtype=torch.float64).pow(0.85).float()
-        self.mel = _triangles(sample_rate, self.fft_points, num_mel_bins).float()
+        self.mel = triangles(sample_rate, self.fft_points, num_mel_bins, MIN_HERTZ, sample_rate / 2).float()
 
     def __call__(self, waveform: Tensor) -> Tensor:
         """Map a waveform (S,) in [-1, 1], or up to `asr.audio.load.MAX_SAMPLE`, to normalised features (T, F)."""
@@ -75,13 +75,20 @@ class Fbank:
         return (power @ self.mel.to(power)).clamp(min=FLOOR).log()
 
 
-def _triangles(sample_rate: int, fft_points: int, num_mel_bins: int) -> Tensor:
-    """Return the weights (FFT bins, F) of triangles of equal width in mel that overlap by half, up to Nyquist.
+def triangles(sample_rate: int, fft_points: int, num_mel_bins: int, min_hertz: float, max_hertz: float) -> Tensor:
+    """Return the weights (FFT bins, F) of triangles of equal width in mel that overlap by half.
 
     *Source*: Kaldi's mel-computations.cc.
+
+    Args:
+        sample_rate: Hz.
+        fft_points: number of samples of the Fourier transform.
+        num_mel_bins: F.
+        min_hertz: lower edge of the first triangle.
+        max_hertz: upper edge of the last triangle.
     """
     hertz = torch.arange(fft_points // 2 + 1, dtype=torch.float64) * sample_rate / fft_points
-    lowest, highest = _mel(torch.tensor([MIN_HERTZ, sample_rate / 2], dtype=torch.float64))
+    lowest, highest = _mel(torch.tensor([min_hertz, max_hertz], dtype=torch.float64))
     half_width = (highest - lowest) / (num_mel_bins + 1)
     centers = lowest + half_width * torch.arange(1, num_mel_bins + 1)
     return (1 - (_mel(hertz)[:, None] - centers).abs() / half_width).clamp(min=0)

@@ -246,7 +246,11 @@ def _steps(normalizer: Any) -> list[Mapping[str, Any]]:
 
 
 def _spaces(part: Any) -> Any:
-    """Return a part's type and its replacement for spaces."""
+    """Return a part's type and its replacement for spaces; a split at whitespace before it changes nothing."""
+    if isinstance(part, Mapping) and part.get("type") == "Sequence":
+        steps = part.get("pretokenizers")
+        if isinstance(steps, list) and len(steps) == 2 and steps[0] == {"type": "WhitespaceSplit"}:
+            part = steps[1]
     return [part.get("type"), part.get("replacement")] if isinstance(part, Mapping) else part
 
 

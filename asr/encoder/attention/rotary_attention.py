@@ -7,6 +7,7 @@ from asr.errors import InputError
 from asr.kernels.attention import attend
 from asr.kernels.choice import exact
 from asr.kernels.dropout import Dropout
+from asr.settings.rule import Bias
 
 
 class RotaryAttention(nn.Module):
@@ -22,19 +23,20 @@ class RotaryAttention(nn.Module):
         dim: D, dimension of each encoder frame.
         num_heads: H, number of attention heads; D / H must be even.
         dropout: dropout of the attention weights.
+        bias: whether the projections to queries, keys, values and outputs have a bias.
     """
 
     streaming = None
 
-    def __init__(self, dim: int, num_heads: int, dropout: float) -> None:
+    def __init__(self, dim: int, num_heads: int, dropout: float, *, bias: Bias) -> None:
         super().__init__()
         if dim // num_heads % 2:
             must = "encoder.dim / encoder.num_heads must be even for encoder.attention=rotary_attention"
             raise InputError(f"{must}; got dim={dim}, num_heads={num_heads}.")
         self.num_heads = num_heads
         self.dropout = Dropout(dropout)
-        self.qkv = nn.Linear(dim, 3 * dim)
-        self.output = nn.Linear(dim, dim)
+        self.qkv = nn.Linear(dim, 3 * dim, bias)
+        self.output = nn.Linear(dim, dim, bias)
 
     def positions(self, x: Tensor) -> Tensor:
         """Compute the cosines and sines of the angles for x (B, T, D): (2, T, D / H / 2), in float32 or float64."""

@@ -14,6 +14,8 @@ from torch import Tensor, nn
 
 from asr.errors import InputError
 from asr.features.fbank import FLOOR, INT16_SCALE, PREEMPHASIS, Fbank
+from asr.features.hann_fbank import FLOOR as HANN_FLOOR
+from asr.features.hann_fbank import HannFbank
 from asr.features.htk_fbank import FLOOR as HTK_FLOOR
 from asr.features.htk_fbank import HTKFbank
 from asr.features.slaney_fbank import FLOOR as SLANEY_FLOOR
@@ -109,6 +111,24 @@ class BatchedHTKFbank(nn.Module):
         return (power(framed(centred, self.window, self.hop) @ self.fourier) @ self.mel).clamp(min=HTK_FLOOR).log()
 
 
+class BatchedHannFbank(nn.Module):
+    """Log-mel energies of `HannFbank` for a padded batch."""
+
+    fourier: Tensor
+    mel: Tensor
+
+    def __init__(self, features: HannFbank) -> None:
+        super().__init__()
+        self.window, self.hop = features.window, features.hop
+        self.register_buffer("fourier", fourier(features.hann, features.fft_points))
+        self.register_buffer("mel", features.mel)
+
+    def forward(self, waveforms: Tensor, sample_counts: Tensor) -> Tensor:
+        """Map waveforms (B, S), 0 in the padding, to (B, T, F)."""
+        frames = framed(waveforms, self.window, self.hop)  # (B, T, window)
+        return (power(frames @ self.fourier) @ self.mel).clamp(min=HANN_FLOOR).log()
+
+
 def framed(waveforms: Tensor, window: int, hop: int) -> Tensor:
     """Map (B, S) to frames (B, T, window); a frame begins at each multiple of `hop`.
 
@@ -153,6 +173,7 @@ ENERGIES: dict[type, Callable[..., nn.Module]] = {
     Fbank: BatchedFbank,
     SlaneyFbank: BatchedSlaneyFbank,
     HTKFbank: BatchedHTKFbank,
+    HannFbank: BatchedHannFbank,
 }
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from asr.checkpoint.bundle import Bundle
 from asr.errors import InputError
 from asr.interchange.foreign import USUAL, Choices, Converted, ModelParts, convert, errors_of
-from asr.interchange.huggingface import granite_speech5, parakeet, wav2vec2_bert
+from asr.interchange.huggingface import granite_speech5, lasr, parakeet, wav2vec2_bert
 from asr.interchange.huggingface.config import KEYS
 from asr.interchange.huggingface.files import Folder, read_model_folder
 from asr.interchange.section import as_yaml
@@ -16,7 +16,15 @@ READERS: Mapping[str, Callable[[Folder, Choices], ModelParts]] = {
     **dict.fromkeys(KEYS, parakeet.read),
     wav2vec2_bert.MODEL: wav2vec2_bert.read,
     granite_speech5.MODEL: granite_speech5.read,
+    lasr.MODEL: lasr.read,
 }
+
+# Writers of the models with a part that no other architecture has; parakeet writes the others.
+WRITERS = (
+    (wav2vec2_bert.is_wav2vec2_bert, wav2vec2_bert.write),
+    (granite_speech5.is_granite_speech5, granite_speech5.write),
+    (lasr.is_lasr, lasr.write),
+)
 
 
 def from_huggingface(path: Path, choices: Choices = USUAL) -> Converted:
@@ -40,6 +48,7 @@ def to_huggingface(bundle: Bundle, path: Path) -> dict[str, bytes]:
     Raises:
         InputError: the bundle has a part that transformers does not have.
     """
-    if granite_speech5.is_granite_speech5(bundle.config):
-        return granite_speech5.write(bundle, path)
-    return (wav2vec2_bert if wav2vec2_bert.is_wav2vec2_bert(bundle.config) else parakeet).write(bundle, path)
+    for fits, write in WRITERS:
+        if fits(bundle.config):
+            return write(bundle, path)
+    return parakeet.write(bundle, path)

@@ -2,7 +2,7 @@
 
 import base64
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import sentencepiece
@@ -37,12 +37,20 @@ class Written(NamedTuple):
     settings: dict[str, Any]
 
 
-def take_vocabulary(content: bytes, vocab_size: int, blank: int) -> Vocabulary:
+def take_vocabulary(
+    content: bytes, vocab_size: int, blank: int, hides: Callable[[str], bool] = is_hidden
+) -> Vocabulary:
     """Convert a tokenizer whose piece `blank` is the blank of a head with `vocab_size` tokens.
 
     The blank is added if it is the last token and the tokenizer does not contain it, as in some transducers. Added
     tokens that spell text become normal pieces, because the library drops the spaces around added tokens, such as the
     digits of Parakeet-TDT v3.
+
+    Args:
+        content: content of `tokenizer.json`.
+        vocab_size: number of tokens of the head.
+        blank: id of the blank.
+        hides: whether a piece of this name is left out of texts.
 
     Raises:
         InputError: the tokenizer is damaged, does not fit the head, or is not supported.
@@ -56,7 +64,7 @@ def take_vocabulary(content: bytes, vocab_size: int, blank: int) -> Vocabulary:
     content, mended = _with_normal_pieces(content, name)
     tokenizer = HuggingFace(vocab_size=vocab_size, blank_piece=name)
     tokenizer.load({FILE: content})
-    hidden = {token: piece for token, piece in enumerate(tokenizer.names) if is_hidden(piece)}
+    hidden = {token: piece for token, piece in enumerate(tokenizer.names) if hides(piece)}
     config = {"name": "huggingface", "vocab_size": vocab_size, "blank_piece": name}
     unspelling = {"", unknown_piece(content), *hidden.values()}
     spelling = [piece for piece in tokenizer.names if piece not in unspelling]
