@@ -1,5 +1,6 @@
 """Conversion of transformers' LASR (MedASR) to a bundle and back: features, logits, texts, and every tensor."""
 
+import contextlib
 import json
 import math
 from pathlib import Path
@@ -307,6 +308,46 @@ def test_the_config_of_transformers_may_lack_settings_with_default_values(tmp_pa
         json.dumps({"model_type": "lasr_ctc", "vocab_size": VOCAB_SIZE, "encoder_config": of_encoder})
     )
     assert from_huggingface(folder).bundle.config == whole
+
+
+TRAINING = {  # settings that transformers' output does not depend on
+    *("attention_dropout", "dropout_positions", "initializer_range", "layerdrop", "max_position_embeddings"),
+    *("ctc_loss_reduction", "ctc_zero_infinity", "architectures", "dtype", "transformers_version"),
+    *("padding_side", "padding_value", "return_attention_mask"),
+}
+
+
+def other(value: Any) -> Any:
+    """Return another value of the same kind."""
+    match value:
+        case bool():
+            return not value
+        case int() | float():
+            return 2 * value + 1
+        case str():
+            return f"x{value}"
+        case list():
+            return [*map(other, value)]
+        case dict():
+            return {key: other(entry) for key, entry in value.items()}
+    return 3
+
+
+def test_every_setting_of_a_folder_changes_the_model_or_is_refused(tmp_path: Path) -> None:
+    folder = save(tmp_path / "theirs")
+    before = from_huggingface(folder).bundle.config
+    for file, section in (("config", ""), *SECTIONS.values()):
+        path = folder / f"{file}.json"
+        original = path.read_text()
+        content = json.loads(original)
+        settings = content[section] if section else content
+        assert settings
+        for key, value in settings.items():
+            changed = settings | {key: other(value)}
+            path.write_text(json.dumps(content | {section: changed} if section else changed))
+            with contextlib.suppress(InputError):
+                assert from_huggingface(folder).bundle.config != before or key in TRAINING, key
+        path.write_text(original)
 
 
 def test_a_run_folder_becomes_a_folder_for_the_hub_whose_card_names_the_model(tmp_path: Path) -> None:
