@@ -21,18 +21,18 @@ from transformers import (
 )
 
 from asr.build import build_features
-from asr.checkpoint.bundle import read_bundle
+from asr.checkpoint.bundle import Bundle, read_bundle
 from asr.checkpoint.load import load_recognizer
 from asr.convert import main
 from asr.errors import InputError
 from asr.export import main as export
-from asr.interchange.huggingface.convert import from_huggingface
+from asr.interchange.huggingface.convert import from_huggingface, to_huggingface
 from asr.interchange.huggingface.lasr import features_config
 from asr.lengths import padding_mask
 from asr.merge import main as merge
 from asr.run.initialization import with_parts
 from asr.train import train
-from tests.conftest import TINY, settings_with, tone_corpus
+from tests.conftest import TINY, resolved, settings_with, tone_corpus
 from tests.parakeet import change, randomized
 from tests.processes import metrics
 from tests.refusals import refused
@@ -348,6 +348,25 @@ def test_every_setting_of_a_folder_changes_the_model_or_is_refused(tmp_path: Pat
             with contextlib.suppress(InputError):
                 assert from_huggingface(folder).bundle.config != before or key in TRAINING, key
         path.write_text(original)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["encoder/attention=relative_attention"], "encoder.attention"),
+        (["encoder/convolution=depthwise_convolution"], "encoder.convolution"),
+        (["encoder.feed_forward_bias=true"], "encoder.attention.bias"),
+        (["encoder.norm.eps=1e-3"], "encoder.norm.eps"),
+        (["features=fbank"], "features; got 'fbank'"),
+        (["features/normalize=utterance_cmvn"], "features.normalize"),
+        (["head=ctc_self_conditioned"], "head; got 'ctc_self_conditioned'"),
+    ],
+)
+def test_a_bundle_with_a_part_that_lasr_lacks_is_refused(overrides: list[str], message: str, tmp_path: Path) -> None:
+    config = resolved("encoder=medasr_l", "head=ctc", *overrides)
+    bundle = Bundle({name: config[name] for name in ("features", "encoder", "head")}, {}, {}, card="")
+    with refused(InputError, message):
+        to_huggingface(bundle, tmp_path)
 
 
 def test_a_run_folder_becomes_a_folder_for_the_hub_whose_card_names_the_model(tmp_path: Path) -> None:
