@@ -24,6 +24,7 @@ from asr.interchange.conformer import (
 )
 from asr.interchange.foreign import CTC_HEAD, HeadConfig
 from asr.interchange.huggingface import streaming
+from asr.interchange.huggingface.extractor import Frames, give_frames, take_frames
 from asr.interchange.section import Section, as_yaml, check, mapping, whole
 from asr.settings.conf import default_settings
 
@@ -61,10 +62,6 @@ ENCODER_KEYS = GENERAL_KEYS | {
     *("max_position_embeddings", "num_key_value_heads"),
 }
 EXTRACTOR = "ParakeetFeatureExtractor"
-FEATURES_KEYS = {
-    *("feature_size", "sampling_rate", "hop_length", "win_length"),
-    *("feature_extractor_type", "processor_class", "padding_side", "padding_value", "return_attention_mask"),
-}
 
 
 def encoder_section(config: Section) -> Section:
@@ -203,39 +200,13 @@ def features_config(config: Section, theirs: Section, pad_mode: str) -> dict[str
     Raises:
         InputError: asr does not support a setting.
     """
-    needed = streaming.EXTRACTOR if is_streaming(config) else EXTRACTOR
-    extractor = theirs.get("feature_extractor_type", needed)
-    if extractor != needed:
-        raise InputError(f"feature_extractor_type must be {needed}; got {as_yaml(extractor)}.")
-    sample_rate = whole(theirs, "preprocessor.sampling_rate", 16000)
-    window, hop = whole(theirs, "preprocessor.win_length", 400), whole(theirs, "preprocessor.hop_length", 160)
-    for name, samples in (("win_length", window), ("hop_length", hop)):
-        if not 1 <= samples <= sample_rate:
-            raise InputError(f"preprocessor.{name} must be a number of samples, at most a second; got {samples}.")
-    fft_points = 1 << (window - 1).bit_length()
-    check(
-        theirs,
-        "preprocessor",
-        FEATURES_KEYS,
-        {
-            "n_fft": (512, (fft_points,)),
-            "preemphasis": (PREEMPHASIS, (PREEMPHASIS,)),
-            "mel_filters_dtype": ("float32", ("float32",)),
-        },
-    )
-    num_mel_bins = whole(theirs, "preprocessor.feature_size", 80)
+    kind = streaming.EXTRACTOR if is_streaming(config) else EXTRACTOR
     expected = whole(encoder_section(config), "encoder_config.num_mel_bins", 80)
-    if expected != num_mel_bins:
-        raise InputError(
-            f"encoder_config.num_mel_bins must be preprocessor.feature_size, {num_mel_bins}; got {expected}."
-        )
+    fixed = {"preemphasis": (PREEMPHASIS, (PREEMPHASIS,)), "mel_filters_dtype": ("float32", ("float32",))}
     cmvn = default_settings("features/normalize", "utterance_cmvn") | {"eps": EPS}
     return {
         "name": "slaney_fbank",
-        "sample_rate": sample_rate,
-        "num_mel_bins": num_mel_bins,
-        "frame_length_seconds": window / sample_rate,
-        "frame_shift_seconds": hop / sample_rate,
+        **take_frames(theirs, kind, ("feature_size", 80), expected, fixed).section,
         "pad_mode": pad_mode,
         "normalize": {"name": "none"} if is_streaming(config) else cmvn,
     }
@@ -338,16 +309,7 @@ def preprocessor_config(theirs: Section, window: int, hop: int, features: Mappin
         hop: length of the hop, in samples.
         features: config of asr's features.
     """
-    return {
-        "feature_extractor_type": streaming.EXTRACTOR if is_streaming(theirs) else EXTRACTOR,
-        "processor_class": processor_class(theirs),
-        "feature_size": features["num_mel_bins"],
-        "sampling_rate": features["sample_rate"],
-        "hop_length": hop,
-        "n_fft": 1 << (window - 1).bit_length(),
-        "win_length": window,
-        "preemphasis": PREEMPHASIS,
-        "padding_side": "right",
-        "padding_value": 0.0,
-        "return_attention_mask": True,
-    }
+    kind = streaming.EXTRACTOR if is_streaming(theirs) else EXTRACTOR
+    frames = Frames(features["sample_rate"], window, hop, features["num_mel_bins"])
+    own = {"feature_size": frames.num_mel_bins, "preemphasis": PREEMPHASIS}
+    return give_frames(kind, processor_class(theirs), frames) | own

@@ -16,10 +16,11 @@ from asr.interchange.account import ONE_FRAME, SAME, Counterparts, Layout, Row, 
 from asr.interchange.conformer import EPS, Names
 from asr.interchange.foreign import CTC_HEAD, Choices, HeadConfig, ModelParts, Weights, pop_tensors, written_by
 from asr.interchange.huggingface.config import GENERAL_KEYS
+from asr.interchange.huggingface.extractor import Frames, give_frames, take_frames
 from asr.interchange.huggingface.files import Folder, to_json
 from asr.interchange.huggingface.tokenizer import give_vocabulary, take_vocabulary
 from asr.interchange.huggingface_files import CONFIG, PROCESSOR, TOKENIZER, TOKENIZER_CONFIG, WEIGHTS
-from asr.interchange.section import Section, as_yaml, check, check_parts, mapping, whole
+from asr.interchange.section import Section, check, check_parts, mapping, whole
 from asr.settings.conf import default_settings
 
 MODEL, ENCODER_MODEL = "granite_speech5_ctc", "granite_speech5_encoder"  # model_type
@@ -39,10 +40,6 @@ ENCODER_KEYS = GENERAL_KEYS | {
     *("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_mel_bins"),
     *("max_position_embeddings", "context_size", "conv_kernel_size", "conv_expansion_factor", "attention_bias"),
     *("attention_dropout", "activation_dropout"),
-}
-FEATURES_KEYS = {
-    *("feature_extractor_type", "processor_class", "padding_side", "padding_value", "return_attention_mask"),
-    *("num_mel_bins", "sampling_rate", "win_length", "hop_length"),
 }
 PARTS: dict[str, tuple[object, ...]] = {  # parts of asr that the model has
     "encoder": (ENCODER,),
@@ -165,32 +162,16 @@ def features_config(config: Section, preprocessor: Section) -> dict[str, Any]:
     Raises:
         InputError: asr does not support a setting.
     """
-    extractor = preprocessor.get("feature_extractor_type", EXTRACTOR)
-    if extractor != EXTRACTOR:
-        raise InputError(f"feature_extractor_type must be {EXTRACTOR}; got {as_yaml(extractor)}.")
-    sample_rate = whole(preprocessor, "preprocessor.sampling_rate", 16000)
-    window = whole(preprocessor, "preprocessor.win_length", 400)
-    hop = whole(preprocessor, "preprocessor.hop_length", 160)
-    for name, samples in (("win_length", window), ("hop_length", hop)):
-        if not 1 <= samples <= sample_rate:
-            raise InputError(f"preprocessor.{name} must be a number of samples, at most a second; got {samples}.")
     bins = whole(preprocessor, "preprocessor.num_mel_bins", 80)
+    expected = whole(mapping(config.get("encoder_config"), "config.encoder_config"), "encoder_config.num_mel_bins", 80)
     fixed = {
-        "n_fft": (512, (1 << (window - 1).bit_length(),)),
         "delta_win_length": (DELTA_WINDOW, (DELTA_WINDOW,)),
         "logmel_floor_db": (FLOOR_BELOW_MAXIMUM, (FLOOR_BELOW_MAXIMUM,)),
         "feature_size": (PER_BIN * bins, (PER_BIN * bins,)),
     }
-    check(preprocessor, "preprocessor", FEATURES_KEYS, fixed)
-    expected = whole(mapping(config.get("encoder_config"), "config.encoder_config"), "encoder_config.num_mel_bins", 80)
-    if expected != bins:
-        raise InputError(f"encoder_config.num_mel_bins must be preprocessor.num_mel_bins, {bins}; got {expected}.")
     return {
         "name": "htk_fbank",
-        "sample_rate": sample_rate,
-        "num_mel_bins": bins,
-        "frame_length_seconds": window / sample_rate,
-        "frame_shift_seconds": hop / sample_rate,
+        **take_frames(preprocessor, EXTRACTOR, ("num_mel_bins", 80), expected, fixed).section,
         "normalize": {"name": "dynamic_range", "range_db": 10 * FLOOR_BELOW_MAXIMUM},
     }
 
@@ -283,18 +264,15 @@ def write(bundle: Bundle, path: Path) -> dict[str, bytes]:
         },
     }
     extractor = {
-        "feature_extractor_type": EXTRACTOR,
+        **give_frames(
+            EXTRACTOR,
+            PROCESSOR_CLASS,
+            Frames(features.sample_rate, features.window, features.hop, features.dim),
+        ),
         "feature_size": PER_BIN * features.dim,
         "num_mel_bins": features.dim,
-        "sampling_rate": features.sample_rate,
-        "n_fft": 1 << (features.window - 1).bit_length(),
-        "win_length": features.window,
-        "hop_length": features.hop,
         "delta_win_length": DELTA_WINDOW,
         "logmel_floor_db": FLOOR_BELOW_MAXIMUM,
-        "padding_side": "right",
-        "padding_value": 0.0,
-        "return_attention_mask": True,
     }
     return {
         CONFIG: to_json(written),

@@ -26,12 +26,13 @@ from asr.interchange.foreign import (
     pop_tensors,
     written_by,
 )
-from asr.interchange.huggingface.config import FEATURES_KEYS, GENERAL_KEYS
+from asr.interchange.huggingface.config import GENERAL_KEYS
+from asr.interchange.huggingface.extractor import Frames, give_frames, take_frames
 from asr.interchange.huggingface.files import Folder, to_json
 from asr.interchange.huggingface.parakeet import BLOCK
 from asr.interchange.huggingface.tokenizer import Written, give_vocabulary, take_vocabulary
 from asr.interchange.huggingface_files import CONFIG, PREPROCESSOR, TOKENIZER, TOKENIZER_CONFIG, WEIGHTS
-from asr.interchange.section import Section, as_yaml, check, check_parts, mapping, whole
+from asr.interchange.section import Section, check, check_parts, mapping, whole
 from asr.settings.conf import default_settings
 from asr.system.learnt import parse_json
 
@@ -182,28 +183,10 @@ def features_config(config: Section, preprocessor: Section) -> dict[str, Any]:
     Raises:
         InputError: asr does not support a setting.
     """
-    extractor = preprocessor.get("feature_extractor_type", EXTRACTOR)
-    if extractor != EXTRACTOR:
-        raise InputError(f"feature_extractor_type must be {EXTRACTOR}; got {as_yaml(extractor)}.")
-    sample_rate = whole(preprocessor, "preprocessor.sampling_rate", 16000)
-    window, hop = (
-        whole(preprocessor, "preprocessor.win_length", 400),
-        whole(preprocessor, "preprocessor.hop_length", 160),
-    )
-    for name, samples in (("win_length", window), ("hop_length", hop)):
-        if not 1 <= samples <= sample_rate:
-            raise InputError(f"preprocessor.{name} must be a number of samples, at most a second; got {samples}.")
-    check(preprocessor, "preprocessor", FEATURES_KEYS, {"n_fft": (512, (1 << (window - 1).bit_length(),))})
-    bins = whole(preprocessor, "preprocessor.feature_size", 128)
     expected = whole(_encoder_section(config), "encoder_config.num_mel_bins", 128)
-    if expected != bins:
-        raise InputError(f"encoder_config.num_mel_bins must be preprocessor.feature_size, {bins}; got {expected}.")
     return {
         "name": "hann_fbank",
-        "sample_rate": sample_rate,
-        "num_mel_bins": bins,
-        "frame_length_seconds": window / sample_rate,
-        "frame_shift_seconds": hop / sample_rate,
+        **take_frames(preprocessor, EXTRACTOR, ("feature_size", 128), expected, {}).section,
         "normalize": default_settings("features/normalize", "none"),
     }
 
@@ -311,16 +294,12 @@ def write(bundle: Bundle, path: Path) -> dict[str, bytes]:
         },
     }
     preprocessor = {
-        "feature_extractor_type": EXTRACTOR,
-        "processor_class": "LasrProcessor",
+        **give_frames(
+            EXTRACTOR,
+            "LasrProcessor",
+            Frames(features.sample_rate, features.window, features.hop, features.dim),
+        ),
         "feature_size": features.dim,
-        "sampling_rate": features.sample_rate,
-        "hop_length": features.hop,
-        "n_fft": 1 << (features.window - 1).bit_length(),
-        "win_length": features.window,
-        "padding_side": "right",
-        "padding_value": 0.0,
-        "return_attention_mask": True,
     }
     return {
         CONFIG: to_json(written),

@@ -14,10 +14,11 @@ from asr.interchange.account import THREE, Counterparts, Layout, give, outputs
 from asr.interchange.conformer import CONFORMER, CTC, EPS, HEAD, Names
 from asr.interchange.foreign import CTC_HEAD, Choices, ModelParts, Vocabulary, Weights, pop_tensors, written_by
 from asr.interchange.huggingface.config import GENERAL_KEYS
+from asr.interchange.huggingface.extractor import EXTRACTOR_KEYS, check_kind, give_extractor
 from asr.interchange.huggingface.files import Folder, to_json
 from asr.interchange.huggingface.vocab_json import give_characters, take_characters
 from asr.interchange.huggingface_files import CONFIG, PREPROCESSOR, TOKENIZER_CONFIG, VOCAB, WEIGHTS
-from asr.interchange.section import Section, as_yaml, check, check_parts, mapping, whole
+from asr.interchange.section import Section, check, check_parts, mapping, whole
 from asr.settings.conf import default_settings
 from asr.system.learnt import parse_json
 from asr.text.normalize import as_written
@@ -50,10 +51,6 @@ KEYS = {
     *("num_attention_heads", "intermediate_size", "feature_projection_input_dim", "conv_depthwise_kernel_size"),
     *("left_max_position_embeddings", "right_max_position_embeddings", "add_adapter", "num_adapter_layers"),
     *("rotary_embedding_base", "max_source_positions"),
-}
-FEATURES_KEYS = {
-    *("feature_extractor_type", "processor_class", "padding_side", "padding_value", "return_attention_mask"),
-    *("num_mel_bins", "sampling_rate"),
 }
 PARTS: dict[str, tuple[object, ...]] = {  # parts of asr that the model has
     "encoder": (CONFORMER, ADAPTER),
@@ -182,12 +179,10 @@ def features_config(config: Section, preprocessor: Section) -> dict[str, Any]:
     Raises:
         InputError: asr does not support a setting.
     """
-    extractor = preprocessor.get("feature_extractor_type", EXTRACTOR)
-    if extractor != EXTRACTOR:
-        raise InputError(f"feature_extractor_type must be {EXTRACTOR}; got {as_yaml(extractor)}.")
+    check_kind(preprocessor, EXTRACTOR)
     bins = whole(preprocessor, "preprocessor.num_mel_bins", 80)
     fixed = {"stride": (STACKED, (STACKED,)), "feature_size": (bins, (bins,))}
-    check(preprocessor, "preprocessor", FEATURES_KEYS, fixed)
+    check(preprocessor, "preprocessor", EXTRACTOR_KEYS | {"num_mel_bins"}, fixed)
     input_dim = whole(config, "config.feature_projection_input_dim", 160)
     if input_dim != STACKED * bins:
         must = f"config.feature_projection_input_dim must be {STACKED} times preprocessor.num_mel_bins"
@@ -323,15 +318,10 @@ def write(bundle: Bundle, path: Path) -> dict[str, bytes]:
         **dict.fromkeys(DROPOUTS, encoder["dropout"]),
     }
     preprocessor = {
-        "feature_extractor_type": EXTRACTOR,
-        "processor_class": "Wav2Vec2BertProcessor",
+        **give_extractor(EXTRACTOR, "Wav2Vec2BertProcessor", features.sample_rate),
         "feature_size": features.dim,
         "num_mel_bins": features.dim,
-        "sampling_rate": features.sample_rate,
         "stride": STACKED,
-        "padding_side": "right",
-        "padding_value": 0.0,
-        "return_attention_mask": True,
     }
     tensors = give(model.state_dict(), counterparts(characters.blank, num_adapter_layers))
     return {
