@@ -138,6 +138,17 @@ def save(folder: Path, **options: Any) -> Path:
     return folder
 
 
+DAMAGES = ("gone", "empty", "half", "a list")
+
+
+def damage(file: Path, how: str) -> None:
+    """Remove a file, or replace its content."""
+    content = file.read_bytes()
+    file.unlink()
+    if how != "gone":
+        file.write_bytes({"empty": b"", "half": content[: len(content) // 2], "a list": b"[1]"}[how])
+
+
 def change(path: Path, **settings: Any) -> None:
     """Change settings of a JSON file; `section__key` names a setting in a section."""
     config = json.loads(path.read_text())

@@ -37,7 +37,7 @@ from asr.run.initialization import with_parts
 from asr.settings.read import as_mapping
 from asr.text.normalize import basic
 from tests.conftest import TINY, settings_with, tone_corpus
-from tests.parakeet import randomized, tokenizer
+from tests.parakeet import DAMAGES, damage, randomized, tokenizer
 from tests.processes import bundle, die_at_save, finish, metrics, start
 from tests.refusals import refused
 from tests.test_convert import assert_equal, assert_refused
@@ -262,13 +262,10 @@ def test_a_folder_that_asr_does_not_support_is_refused_in_one_line(case: str, tm
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "tokenizer.json", "processor_config.json"])
-@pytest.mark.parametrize("damage", ["gone", "empty", "half", "a list"])
-def test_a_damaged_folder_is_refused_in_one_line(name: str, damage: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("how", DAMAGES)
+def test_a_damaged_folder_is_refused_in_one_line(name: str, how: str, tmp_path: Path) -> None:
     folder = save(tmp_path / "theirs")
-    content = (folder / name).read_bytes()
-    (folder / name).unlink()
-    if damage != "gone":
-        (folder / name).write_bytes({"empty": b"", "half": content[: len(content) // 2], "a list": b"[1]"}[damage])
+    damage(folder / name, how)
     assert_refused(folder, name, tmp_path)
 
 
