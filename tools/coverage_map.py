@@ -116,7 +116,7 @@ def main() -> None:
     """Measure the tests, with the options of pytest in sys.argv, and store the map."""
     shutil.rmtree(FOLDER, ignore_errors=True)
     FOLDER.mkdir(parents=True)
-    folders = "\n    ".join(str(ROOT / name) for name in ("asr", "recipes", "tests"))
+    folders = "\n    ".join(str(ROOT / name) for name in ("asr", "examples", "recipes", "tests"))
     rc_file = FOLDER / "rc"
     rc_file.write_text(CONFIG.format(folders=folders, data=FOLDER / "data"))
     environment = {**os.environ, "COVERAGE_PROCESS_START": str(rc_file), "OMP_WAIT_POLICY": "passive"}

@@ -111,7 +111,11 @@ def main() -> None:
         print(f"the map's commit {tests.commit} is not in this repository, so the map is not used; run make map")
         tests = without_map
     changed = changes(tests.commit)
-    typed = [path for path in changed if re.match(r"(asr|docs|recipes|tools)/.*\.py", path) and (ROOT / path).is_file()]
+    typed = [
+        path
+        for path in changed
+        if re.match(r"(asr|docs|examples|recipes|tools)/.*\.py", path) and (ROOT / path).is_file()
+    ]
     chosen, left_out = selection(list(requests(changed, tests)), tests.seconds)
     since = f"{len(changed)} files changed since {tests.commit[:8]}"
     print(f"{since}: {len(chosen)} tests or files of tests; {left_out} left out for lack of time", flush=True)
