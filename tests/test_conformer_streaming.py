@@ -14,7 +14,7 @@ from asr.encoder.subsampling.strided_conv import StridedConv
 from asr.errors import InputError
 from asr.interfaces import Encoded, State, Tap
 from asr.recognition.cached_stream import with_room
-from tests.conftest import ENCODERS, NOT_CHUNK_BY_CHUNK, OTHER_PARTS, SMALLEST_ENCODERS, overridden, resolved
+from tests.conftest import CONF, ENCODERS, NOT_CHUNK_BY_CHUNK, OTHER_PARTS, SMALLEST_ENCODERS, overridden, resolved
 from tests.refusals import refused
 from tests.test_attention import encoding
 
@@ -290,7 +290,8 @@ def test_cached_keys_beyond_the_reach_of_local_attention_are_masked() -> None:
 
 @pytest.mark.parametrize("part", NOT_CHUNK_BY_CHUNK)
 def test_a_part_that_sees_future_frames_is_refused_in_one_line(part: str) -> None:
-    group = part.rsplit("_", 1)[-1]
+    [file] = (CONF / "encoder").glob(f"*/{part}.yaml")
+    group = file.parent.name
     config = resolved("encoder=conformer_streaming_xs", f"encoder/{group}={part}")["encoder"]
     with refused(InputError, f"encoder.{group} ... conformer_streaming"):
         component("encoder", config)(NUM_MEL_BINS)
