@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from asr.checkpoint.saved import MERGED
 from asr.cli.command import run_command
 from asr.cli.own_corpus import DATA, TEST, Say, WrittenCorpus, parts_of, write_corpus
 from asr.cli.parser import CommandParser
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
 
 STORED = "finetune.json"  # in --output: the command, and the settings that were chosen
 CONVERTED = "model"  # in --output: MODEL, converted from another toolkit's format
-MERGED = "merged"  # in --output: the adapter merged into MODEL
 NEXT = {"transcribe": " RECORDING...", "serve": "", "export": " -o FOLDER"}
 WORST = 10  # number of utterances that are printed at the end
 
@@ -80,7 +80,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     add("model", metavar="MODEL", help="a run folder, a bundle, a .nemo archive, hf://OWNER/NAME, ...")
     data = "recordings and texts: a manifest, a table, a folder, ..., or hf://datasets/OWNER/NAME, also with :SPLIT"
     add("data", metavar="DATA", help=data)
-    folder = "folder of the run; the same command resumes it"
+    folder = "folder of the run; the same command resumes it; the model is DIR, or DIR/merged if an adapter is trained"
     add("--output", metavar="DIR", type=Path, required=True, help=folder)
     add("--format", metavar="NAME", help="format of DATA (default: recognised)")
     add("--test", metavar="DATA", help="recordings and texts for the test (default: a part of DATA)")

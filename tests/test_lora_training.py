@@ -17,6 +17,7 @@ import asr
 from asr.average import main as average_main
 from asr.build import MODEL_KEYS
 from asr.checkpoint.load import load_recognizer
+from asr.checkpoint.saved import MERGED
 from asr.convert import main as convert_main
 from asr.data.manifest import read_manifest
 from asr.errors import InputError
@@ -241,6 +242,15 @@ def test_an_absent_or_different_base_is_refused_in_one_line(
     assert mentions(error_of(evaluate_main, run, manifest, "--base", run), "needs its base")
     whole = str(fluent / "run")
     assert mentions(error_of(evaluate_main, whole, manifest, "--base", whole), "whole model ... --base")
+
+
+def test_an_adapter_in_a_run_with_its_merged_model_is_refused_with_the_path_of_that_model(
+    adapted: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(adapted / "bundle", tmp_path / "bundle")
+    (tmp_path / MERGED).mkdir()
+    with refused(InputError, "needs its base", cure=str(tmp_path / MERGED)):
+        load_recognizer(tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from asr.build import Config, build_adapter
 from asr.checkpoint.bundle import Bundle
+from asr.checkpoint.saved import MERGED
 from asr.errors import InputError, shown
 
 ADAPTER, BASE = "adapter", "base"  # keys of an adapter's config; the config of a whole model has neither
@@ -46,14 +47,15 @@ def check_whole(bundle: Bundle, path: Path) -> Bundle:
 
     Raises:
         InputError: the bundle is an adapter. The user must name its base, because paths and addresses in a bundle are
-            never opened or downloaded.
+            never opened or downloaded. If `path` is a run with the merged model, the error recommends that model.
     """
     if not is_adapter(bundle.config):
         return bundle
     base = _base(bundle, path)
     must = f"{path}: an adapter needs its base; in training this was {shown(base[SOURCE])}"
-    merge = f"python -m asr.merge {path} --base MODEL -o FOLDER"
-    raise InputError(f"{must} (SHA-256 of its tensors {base[SHA256][:12]}...). Give --base MODEL, or merge: {merge}")
+    merge = f"Give --base MODEL, or merge: python -m asr.merge {path} --base MODEL -o FOLDER"
+    cure = f"Give {path / MERGED}, where both are merged." if (path / MERGED).is_dir() else merge
+    raise InputError(f"{must} (SHA-256 of its tensors {base[SHA256][:12]}...). {cure}")
 
 
 def merged(bundle: Bundle, path: Path, base: Bundle, base_path: Path) -> Bundle:

@@ -10,6 +10,7 @@ from pathlib import Path
 from asr.errors import InputError
 
 CHECKPOINTS = "checkpoints"  # name of the checkpoints' folder in a run folder
+MERGED = "merged"  # name of the folder in a run folder of asr.finetune that contains the adapter merged into its base
 DAMAGED = ".damaged"  # suffix that is added to the names of damaged checkpoints
 NEWEST = 2  # number of newest checkpoints from which a run can resume; the second is used if the first is damaged
 SELECTIONS = ("best", "last", "average_best", "average_last")  # ways to select the checkpoints of a bundle
