@@ -1,9 +1,12 @@
 """asr COMMAND ..., or python -m asr COMMAND ...: run a command. Without a COMMAND, list the commands."""
 
+import platform
 import runpy
 import signal
 import sys
 from difflib import get_close_matches
+
+from asr import __version__
 
 COMMANDS = {
     "Train": {
@@ -50,6 +53,9 @@ def main() -> None:
         del sys.argv[1]
         runpy.run_module(f"asr.{arguments[0]}", run_name="__main__", alter_sys=True)
         return
+    if arguments == ["--version"]:
+        print(versions())
+        return
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # a closed pipe (`| head`) ends this process silently
     if arguments and not {"-h", "--help"} & {*arguments}:
         similar = get_close_matches(arguments[0], names, n=1)
@@ -62,6 +68,14 @@ def main() -> None:
         print(f"\n{title}")
         for name, about in commands.items():
             print(f"  asr {name:16} {about}")
+
+
+def versions() -> str:
+    """Return the versions that a report of a fault needs."""
+    import torch
+
+    device = torch.cuda.get_device_name() if torch.cuda.is_available() else "no GPU"
+    return f"asr {__version__}, Python {platform.python_version()}, torch {torch.__version__}, {device}"
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ from asr.cli.command import run_command
 from asr.cli.own_corpus import DATA, TEST, Say, WrittenCorpus, parts_of, write_corpus
 from asr.cli.parser import CommandParser
 from asr.errors import InputError
+from asr.run.names import CONFIG
 from asr.system.files import write_whole_text
 from asr.text.numbers import counted
 from asr.text.printable import printable
@@ -96,9 +97,9 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     extend = "add tokens for the characters that the model has no token for, instead of leaving these out"
     add("--extend", action="store_true", help=extend)
     add("--seed", type=int, default=0, metavar="N", help="seed of the split and of the training (default 0)")
-    settings = "settings of asr.train that replace those chosen here"
+    settings = "settings of asr.train that replace those chosen here, such as trainer.max_steps=500"
     add("--set", metavar="KEY=VALUE", nargs="+", default=[], help=settings)
-    stop = "print the choices and the equal asr.train command, and stop"
+    stop = "write the split of DATA to DIR, print the choices and the equal asr.train command, and stop"
     add("--dry-run", action="store_true", help=stop)
     add_source_options(parser.add_argument_group("DATA").add_argument)
     options = parser.parse_args(arguments)
@@ -152,6 +153,8 @@ def _stored_or_new(options: argparse.Namespace) -> dict[str, Any]:
 def _stored(path: Path, command: dict[str, str]) -> dict[str, Any] | None:
     """Return what an earlier start of this command stored; None if there was none, or it ended before the choices.
 
+    The choices of another command are made anew as long as its training has not begun, such as after --dry-run.
+
     Raises:
         InputError: the folder has other content.
     """
@@ -167,6 +170,8 @@ def _stored(path: Path, command: dict[str, str]) -> dict[str, Any] | None:
         return None
     for key, value in command.items():
         if earlier.get(key) != value:
+            if not (path.parent / CONFIG).exists():
+                return None
             raise InputError(f"{must} ({key}={earlier.get(key)}); got {key}={value}. Give another folder.")
     return dict(stored)
 

@@ -23,6 +23,7 @@ from asr.diagnosis.memory_trial import MemoryTrial
 from asr.errors import InputError
 from asr.run import finetuning
 from asr.run.finetuning import ChosenSettings
+from asr.run.names import CONFIG
 from asr.system.lock import alone_in
 from tests.conftest import PATIENCE
 from tests.refusals import refused
@@ -115,7 +116,9 @@ def test_another_command_in_the_folder_is_refused(recordings: Path, fluent: Path
     def run(*more: str, output: Path = tmp_path / "mine") -> None:
         finetune.main([str(fluent / "run"), str(recordings), "--output", str(output), "--dry-run", *QUICK, *more])
 
-    run()
+    run("--seed", "1")
+    run()  # nothing has been trained yet
+    (tmp_path / "mine" / CONFIG).touch()
     with refused(InputError, "--output ... seed=0 ... seed=1"):
         run("--seed", "1")
     run()

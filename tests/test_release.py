@@ -1,6 +1,7 @@
 """The distribution: its names and version, the console script, and the wheel in a separate environment."""
 
 import os
+import platform
 import re
 import shutil
 import subprocess
@@ -70,6 +71,10 @@ def test_the_console_script_passes_on_errors_and_exit_statuses() -> None:
     assert (unknown.returncode, unknown.stdout) == (1, "")
     check_refusal(unknown.stderr, "command", got="tarin")
     assert script("xyz").stderr.endswith("got 'xyz'. Run asr without arguments for the list.\n")
+
+
+def test_the_version_is_printed_with_those_of_python_and_torch() -> None:
+    assert script("--version").stdout.startswith(f"asr {asr.__version__}, Python {platform.python_version()}, torch 2.")
 
 
 def test_the_console_script_imports_only_the_module_of_the_command() -> None:

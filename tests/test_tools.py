@@ -57,6 +57,12 @@ def test_without_a_map_the_tests_that_import_the_folder_run(checkout: Path) -> N
     assert ["tests/test_beam.py"] in list(requests({"asr/decode/beam.py": {1}}, CoverageMap("HEAD", {}, {})))
 
 
+def test_without_a_map_a_command_needs_the_tests_that_import_it_not_all_tests() -> None:
+    [_, tests] = requests({"asr/finetune.py": {1}}, CoverageMap("HEAD", {}, {}))
+    assert "tests/test_finetune.py" in tests
+    assert len(tests) < 20
+
+
 def test_the_fastest_tests_of_each_line_are_selected_first_until_the_time_is_over() -> None:
     seconds = {"a": 1.0, "b": 5.0, "c": 3.0, "d": 1.0, "of other lines": 20.0}  # 20 % are 6 seconds
     assert selection([["a", "b"], ["c", "d"]], seconds) == (["a", "c", "d"], 1)

@@ -47,9 +47,12 @@ def configured(path: str) -> str:
 
 
 def importing(path: str) -> list[str]:
-    """Return the test files that import the folder of a module."""
-    folder = ".".join(path.split("/")[:-1])
-    pattern = re.compile(rf"^\s*(?:from|import) {re.escape(folder)}\b", re.MULTILINE)
+    """Return the test files that import the folder of a module, or the module itself if it is in no folder of asr/."""
+    *folders, module = path.removesuffix(".py").split("/")
+    imported = rf"(?:from|import) {'.'.join(folders)}\b"
+    if len(folders) == 1:
+        imported = rf"(?:from|import) {folders[0]}\.{module}\b|from {folders[0]} import .*\b{module}\b"
+    pattern = re.compile(rf"^\s*(?:{imported})", re.MULTILINE)
     files = sorted((ROOT / "tests").glob("test_*.py"))
     return [f"tests/{file.name}" for file in files if pattern.search(file.read_text())]
 

@@ -17,7 +17,7 @@ class CommandParser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Print an error and end with status 2."""
         unknown = UNKNOWN.match(message)
-        similar = get_close_matches(unknown[1], self._option_string_actions, n=1) if unknown else []
+        similar = get_close_matches(unknown[1], self._option_string_actions, n=1, cutoff=0.8) if unknown else []
         hint = f"Did you mean {similar[0]}?" if similar else f"{self.prog} --help lists the options."
         self.exit(2, f"error: {message.rstrip('.')}. {hint}\n")
 

@@ -343,6 +343,7 @@ conf/{root}.yaml has the default choices, and the settings outside of components
 
 {settings}
 
+A short trial: trainer.max_steps=40.
 --cfg job prints all settings with the overrides applied, and exits. --hydra-help lists Hydra's own options.
 """
 
