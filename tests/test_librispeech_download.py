@@ -516,13 +516,13 @@ import signal, sys, time
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job of a shell ignores SIGINT
 from recipes.librispeech import corpus, prepare, unpack
 corpus.SUBSETS["dev-clean"] = corpus.Subset({facts})
-def stop_at(member, destination, safe_member=unpack.safe_member):
+def stop_at(tar, member, target, extract=unpack.extract):
     if member.name.endswith("0002.flac"):
         print("half unpacked", flush=True)
         time.sleep(60)
-    return safe_member(member, destination)
+    extract(tar, member, target)
 if {stop_unpacking}:
-    unpack.safe_member = stop_at
+    unpack.extract = stop_at
 sys.exit(prepare.main(sys.argv[1:]))
 """
 

@@ -15,7 +15,7 @@ from rich.progress import DownloadColumn, Progress, SpinnerColumn, TextColumn, T
 
 from asr.errors import InputError
 from recipes.digits.recordings import missing_recordings, read_recordings
-from recipes.librispeech.unpack import safe_member
+from recipes.librispeech.unpack import extract
 
 URL = "https://github.com/Jakobovski/free-spoken-digit-dataset/archive/refs/tags/v1.0.10.tar.gz"
 _TIMEOUT_SECONDS = 60.0  # time without any data after which the download fails
@@ -90,7 +90,7 @@ def _unpack(archive: Path, destination: Path, url: str) -> int:
         with tarfile.open(archive, "r:gz") as tar:
             for member in tar:
                 if Path(member.name).match("*/recordings/*.wav"):
-                    tar.extract(member.replace(name=Path(member.name).name), destination, filter=safe_member)
+                    extract(tar, member, destination / Path(member.name).name)
     except InputError as error:
         raise InputError(f"{url}: {error}. No file of it was stored.") from None
     except (EOFError, zlib.error, tarfile.TarError) as error:

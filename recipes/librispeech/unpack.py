@@ -66,21 +66,25 @@ def discard_unpacking(root: Path, subset: str) -> None:
     shutil.rmtree(unpacking_dir(root, subset), ignore_errors=True)
 
 
-def safe_member(member: tarfile.TarInfo, destination: str) -> tarfile.TarInfo | None:
-    """Filter for tarfile, stricter than `data`: only files and folders inside the destination, no links.
+def extract(tar: tarfile.TarFile, member: tarfile.TarInfo, target: Path) -> None:
+    """Write a file of an archive to `target`, or make the folder; the owner, mode and time in the archive are ignored.
 
-    tarfile's filter `data` makes absolute paths relative and accepts links inside the destination. LibriSpeech has
-    neither, and some patch levels of Python also let links lead outside the destination (CVE-2025-4517).
+    Before 3.11.4, Python has no filters for tarfile, and some later patch levels let links lead outside of the
+    destination (CVE-2025-4517). Here, no link is made.
 
     Raises:
-        InputError: a member is refused; the message names it.
+        InputError: the member leads out of the archive's folder, or is a link or a device; the message names it.
     """
     path = PurePosixPath(member.name)
     if path.is_absolute() or ".." in path.parts:
         raise InputError(f"members of the archive must stay inside its folder; {member.name!r} leads out of it")
     if not (member.isfile() or member.isdir()):
         raise InputError(f"members of the archive must be files or folders; {member.name!r} is a link or a device")
-    return tarfile.data_filter(member, destination)
+    (target if member.isdir() else target.parent).mkdir(parents=True, exist_ok=True)
+    content = tar.extractfile(member)
+    if content is not None:  # a folder has no content
+        with content, target.open("wb") as file:
+            shutil.copyfileobj(content, file)
 
 
 def _extract(archive: Path, destination: Path, progress: Progress) -> None:
@@ -89,7 +93,8 @@ def _extract(archive: Path, destination: Path, progress: Progress) -> None:
         tarfile.open(fileobj=compressed, mode="r|*") as tar,
     ):
         try:
-            tar.extractall(destination, filter=safe_member)
+            for member in tar:
+                extract(tar, member, destination / member.name)
         except InputError as error:
             raise InputError(
                 f"{archive}: {error}. Nothing was unpacked; delete the archive, and get it from another server."
