@@ -61,12 +61,13 @@ demo: .venv/ready
 speedrun: .venv/ready
 	$(RUN) recipes.librispeech.speedrun $(HOURS)
 
-# The recipe that speaks the demo's corpus is not in the wheel: it runs from the checkout. python -P keeps the checkout out of the imports.
-demo-wheel: dist
+# The recipe that speaks the demo's corpus is not in the wheel, and runs from the checkout; python -P leaves the checkout out of the imports.
+demo-wheel:
 	rm -rf build/wheel
 	$(PYTHON) -m venv build/wheel
-	build/wheel/bin/pip install --quiet "$$(echo dist/*.whl)[mini]" '$(TORCH)'
-	$(RUN) recipes.mini.prepare --output-dir data/mini
+	build/wheel/bin/pip wheel --quiet --no-deps --wheel-dir build/wheel/dist .
+	build/wheel/bin/pip install --quiet "$$(echo build/wheel/dist/*.whl)[mini]" '$(TORCH)'
+	build/wheel/bin/python -m recipes.mini.prepare --output-dir data/mini
 	build/wheel/bin/python -P -m asr.train corpus.prepare=null run_dir=build/wheel/run
 	build/wheel/bin/python -P -m asr.evaluate build/wheel/run data/mini/test.jsonl
 
