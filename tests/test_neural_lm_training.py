@@ -358,7 +358,8 @@ def test_the_page_of_a_run_shows_perplexity_and_no_audio(trained: Path, tmp_path
     assert "160 sentences, " in html
     assert "does not record how this run started" not in html
     assert "What was recognised" not in html
-    assert "WER" not in re.sub(r"<pre>.*?</pre>", "", html.partition("<main>")[2], flags=re.DOTALL)
+    shown = re.sub(r"<pre>.*?</pre>", "", html.partition("<main>")[2], flags=re.DOTALL)
+    assert not re.search(r"\bWER\b", shown)  # the path of the checkout may contain these letters
     assert training_report.main([str(trained), "--output", str(tmp_path / "page.html")]) == 0
     assert (tmp_path / "page.html").read_text() == html
 
