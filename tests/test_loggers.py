@@ -1,4 +1,4 @@
-"""W&B and MLflow: refused if the package is missing; otherwise they receive the content of metrics.csv."""
+"""W&B, MLflow and Trackio: refused if the package is missing; otherwise they receive the content of metrics.csv."""
 
 import json
 import struct
@@ -42,7 +42,7 @@ def test_a_logger_whose_package_is_absent_is_refused_in_one_line(
 
 
 def test_several_loggers_can_be_chosen_and_by_default_there_is_no_logger() -> None:
-    assert [*resolved("logger=[mlflow,wandb]")["logger"]] == LOGGERS
+    assert [*resolved("logger=[mlflow,trackio,wandb]")["logger"]] == LOGGERS
     assert chosen_loggers(resolved()) == []
 
 
@@ -123,3 +123,31 @@ def test_mlflow_contains_the_metrics_of_a_resumed_run(
         logged = {metric.step: metric.value for metric in client.get_metric_history(run.info.run_id, name)}
         assert logged == pytest.approx(numbers(run_dir, name)), name
     assert len(numbers(run_dir, "valid/wer")) == 2
+
+
+def test_trackio_contains_the_metrics_of_a_resumed_run(
+    tones: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TRACKIO_DIR", str(tmp_path / "trackio"))  # read when the package is imported
+    pytest.importorskip("trackio", reason="trackio is not installed")
+    from trackio.sqlite_storage import SQLiteStorage
+
+    run_dir = tmp_path / "run"
+    trained(tones, run_dir, "trackio", epochs=1)
+    trained(tones, run_dir, "trackio", 2, "resume.allow=[trainer.max_epochs]")
+    [name] = SQLiteStorage.get_runs("asr")
+    rows = SQLiteStorage.get_logs("asr", name)
+    for metric in LOGGED:
+        logged = {row["step"]: row[metric] for row in rows if metric in row}
+        assert logged == pytest.approx(numbers(run_dir, metric)), metric
+    assert len(numbers(run_dir, "valid/wer")) == 2
+
+
+def test_trackio_names_a_space_that_it_cannot_reach(
+    tones: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TRACKIO_DIR", str(tmp_path / "trackio"))
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    pytest.importorskip("trackio", reason="trackio is not installed")
+    with refused(InputError, "logger=trackio ... nobody/nothing"):
+        trained(tones, tmp_path / "run", "trackio", 1, "logger.trackio.space=nobody/nothing")
