@@ -17,6 +17,7 @@ from safetensors.torch import load_file
 from asr import finetune
 from asr.checkpoint.load import BUNDLE
 from asr.checkpoint.saved import CHECKPOINTS
+from asr.cli import own_corpus
 from asr.data.batch import Batch
 from asr.data.manifest import read_manifest
 from asr.diagnosis.memory_trial import MemoryTrial
@@ -74,6 +75,12 @@ def weights(bundle: Path) -> dict[str, torch.Tensor]:
     return load_file(bundle / "weights.safetensors")
 
 
+def test_a_further_test_has_the_name_of_its_data_unless_another_manifest_has_it() -> None:
+    given = ["/a/dev-clean.jsonl", "b/dev-clean", "c/TEST.csv", "d/音", "hf://datasets/me/my news", "also_1.tsv"]
+    names = own_corpus.names_of_tests(given)
+    assert names == ["dev-clean", "also_2", "also_3", "also_4", "my_news", "also_6"]
+
+
 def test_one_command_killed_and_repeated_makes_a_bundle_and_a_result_and_equals_the_printed_command(
     recordings: Path, fluent: Path, tmp_path: Path
 ) -> None:
@@ -96,7 +103,7 @@ def test_one_command_killed_and_repeated_makes_a_bundle_and_a_result_and_equals_
     assert all(torch.equal(weight, equal[name]) for name, weight in trained.items())
 
     comparison = json.loads((output / "comparison.json").read_text())
-    assert comparison.keys() == {"test", "also_1"}
+    assert comparison.keys() == {"test", "other"}
     assert "hown to be" in printed.splitlines()[-1]
     cards = [(output / folder / "README.md").read_text() for folder in (BUNDLE, finetune.MERGED)]
     assert all("before" in card and "after" in card for card in cards)

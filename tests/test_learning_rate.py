@@ -5,7 +5,7 @@ import math
 from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -96,6 +96,20 @@ def test_a_validation_loss_that_needs_no_audio_is_reported_once_and_only_after_t
     (record,) = caplog.records
     assert record.levelno == logging.WARNING
     assert mentions(record.message, "3.900 ... 4.000 ... optimizer.lr")
+
+
+def test_a_run_that_ends_within_its_warm_up_reports_at_its_last_step_that_it_has_learnt_nothing(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    trainer: Any = SimpleNamespace(num_training_batches=9, accumulate_grad_batches=1)
+    callback = StuckAtFrequencies(resolved("schedule.warmup_steps=100"), lambda: 2.8)
+    callback.on_train_start(trainer, cast("Any", SimpleNamespace(total_steps=18)))
+    trainer.callback_metrics = {"valid/loss": 3.2}
+    for trainer.global_step in (9, 18):
+        assert not caplog.records
+        callback.on_validation_end(trainer, cast("Any", None))
+    (record,) = caplog.records
+    assert mentions(record.message, "18 ... 18 of 18 ... 3.200 ... 2.800 ... schedule.warmup_steps")
 
 
 @pytest.mark.parametrize(("worst", "is_reported"), [(0.104, True), (0.12, False)])

@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -22,12 +23,12 @@ Say = Callable[[str], None]  # prints and stores a line
 
 
 class Parts(NamedTuple):
-    """The utterances of a run; those of `also` show what the model forgets."""
+    """The utterances of a run; those of `also`, by the name of their data, show what the model forgets."""
 
     train: "list[Utterance]"
     valid: "list[Utterance]"
     test: "list[Utterance]"
-    also: "list[list[Utterance]]"
+    also: "dict[str, list[Utterance]]"
 
 
 def parts_of(options: argparse.Namespace, say: Say) -> Parts:
@@ -46,10 +47,23 @@ def parts_of(options: argparse.Namespace, say: Say) -> Parts:
     if options.test is not None:
         test = _others(options, options.test, "test_audio", say)
         _check_apart("--test", test, "DATA", data)
-    also = [_others(options, path, f"also_audio_{n}", say) for n, path in enumerate(options.also_test, start=1)]
-    for utterances in also:
+    also = {
+        name: _others(options, given, f"{name}_audio", say)
+        for name, given in zip(names_of_tests(options.also_test), options.also_test, strict=True)
+    }
+    for utterances in also.values():
         _check_apart("--also-test", utterances, "the training part of DATA", parts.train)
     return Parts(parts.train, parts.valid, test, also)
+
+
+def names_of_tests(given: "Sequence[str]") -> list[str]:
+    """Return a name for each test, for its manifest and its column of results: the name of its data if that is free."""
+    names: list[str] = []
+    for number, path in enumerate(given, start=1):
+        name = re.sub(r"[^\w-]+", "_", Path(path).stem, flags=re.ASCII).strip("_-")
+        taken = {"", "train", "valid", TEST, *(each.lower() for each in names)}
+        names.append(f"also_{number}" if name.lower() in taken or name.lower().startswith("also_") else name)
+    return names
 
 
 def _collected(options: argparse.Namespace, given: str, name: str, say: Say) -> "list[Utterance]":
@@ -140,8 +154,7 @@ def write_corpus(
         width = 100 * expected_width(len(words))
         say(f"the test has {len(words):,} words: expect a 95 % interval of its WER of about {width:.0f} points")
     durations = _usable(train.utterances, max_seconds, say)
-    also = {f"also_{number}": each for number, each in enumerate(parts.also, start=1)}
-    manifests = {"train": train.utterances, "valid": valid.utterances, TEST: parts.test, **also}
+    manifests = {"train": train.utterances, "valid": valid.utterances, TEST: parts.test, **parts.also}
     folder.mkdir(parents=True, exist_ok=True)
     for name, utterances in manifests.items():
         if utterances:
@@ -149,7 +162,8 @@ def write_corpus(
             write_manifest(folder / f"{name}.jsonl", absolute)
     of_splits = {"train": ["train"], "valid": ["valid"] if parts.valid else []}
     # The tokens need not cover the texts of also_test.
-    of_splits |= {"test": [], "also_test": [TEST, *also]} if test.lost else {"test": [TEST], "also_test": [*also]}
+    tests = ([], [TEST, *parts.also]) if test.lost else ([TEST], [*parts.also])
+    of_splits |= dict(zip(("test", "also_test"), tests, strict=True))
     settings = [f"corpus.{key}=[{','.join(f'{name}.jsonl' for name in names)}]" for key, names in of_splits.items()]
     return WrittenCorpus(settings, durations, bool(parts.valid))
 

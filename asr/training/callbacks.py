@@ -13,7 +13,7 @@ from asr.build import several
 from asr.contract.callbacks import check_state
 from asr.errors import InputError
 from asr.objective.parts import Measure
-from asr.run.learning_rate import planned_rates
+from asr.run.learning_rate import PlannedRates, planned_rates
 from asr.text.numbers import counted, percent
 from asr.training.compiled_blocks import CompiledBlocks, Inductor
 from asr.training.frozen import Frozen
@@ -157,7 +157,7 @@ class StuckAtBlank(pl.Callback):
 class StuckAtFrequencies(pl.Callback):
     """Log the planned learning rates, and the loss of a model that knows only how frequent each token is.
 
-    Warn once if a validation after the warm-up has nearly this loss.
+    Warn once if a validation after the warm-up, or at the end of a run that only warms up, has nearly this loss.
 
     Args:
         components: sections of the run's components.
@@ -167,27 +167,29 @@ class StuckAtFrequencies(pl.Callback):
     def __init__(self, components: Mapping[str, Any], by_frequency: Callable[[], float | None]) -> None:
         self._components, self._by_frequency = components, by_frequency
         self._loss: float | None = None
-        self._warmup_steps = 0
+        self._rates: PlannedRates | None = None
         self._is_reported = False
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Compute and log both."""
         steps_per_epoch = math.ceil(trainer.num_training_batches / trainer.accumulate_grad_batches)
-        rates = planned_rates(self._components, cast("TrainingTask", pl_module).total_steps, steps_per_epoch)
-        self._loss, self._warmup_steps = self._by_frequency(), rates.warmup_steps
-        logger.info("learning rate: %s", rates)
+        self._rates = planned_rates(self._components, cast("TrainingTask", pl_module).total_steps, steps_per_epoch)
+        self._loss = self._by_frequency()
+        logger.info("learning rate: %s", self._rates)
         if self._loss is not None:
             logger.info("a model that knows only how frequent each token is has a loss of %.3f per token", self._loss)
 
     def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Compare the validation loss."""
         loss = float(trainer.callback_metrics["valid/loss"])
-        if self._loss is None or self._is_reported:
+        if self._loss is None or self._rates is None or self._is_reported:
             return
-        if trainer.global_step > self._warmup_steps and loss > LEARNING * self._loss:
+        warmup, total = self._rates.warmup_steps, self._rates.total_steps
+        if trainer.global_step > min(warmup, total - 1) and loss > LEARNING * self._loss:
             self._is_reported = True
+            when = f"at step {trainer.global_step:,} (warm-up: {warmup:,} of {total:,} steps)"
             losses = f"a loss of {loss:.3f} per token, and {self._loss:.3f} would need only the tokens' frequencies"
-            logger.warning("after the warm-up, the model has %s. Likely causes: %s.", losses, CAUSES)
+            logger.warning("%s, the model has %s. Likely causes: %s.", when, losses, CAUSES)
 
 
 def speech_callbacks(
