@@ -90,6 +90,16 @@ def test_a_click_is_found_where_it_is_in_a_wav(kind: str, rate: int, tmp_path: P
         assert len(waveform) == 3 * RATE
 
 
+@pytest.mark.parametrize("kind", ["wav", "m4a", "webm"])
+def test_a_segment_whose_channels_cancel_each_other_is_found(kind: str, tmp_path: Path) -> None:
+    left = noise(4.0)
+    right = np.where(np.arange(len(left)) < len(left) // 2, left, -left)  # inverted from 2 s on
+    content = None if kind == "wav" else media_file(np.stack([left, right]), suffix=kind, bit_rate=256_000)
+    soundfile.write(tmp_path / "x.wav", np.stack([left, right], axis=1), 48000, subtype="FLOAT")
+    for start, lost in ((0.0, 0.0), (1.0, 0.5), (2.0, 1.0)):
+        assert abs(audio.cancelled_power(tmp_path / "x.wav", start, 2.0, content) - lost) < 0.05, start
+
+
 @pytest.mark.parametrize("suffix", ["mp4", "webm"])
 def test_audio_that_begins_after_the_video_keeps_its_times(suffix: str) -> None:
     content = media_file(with_click(48000), suffix=suffix, video_seconds=4.0, begin=0.75)

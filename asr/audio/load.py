@@ -151,6 +151,26 @@ def stream_waveform(
             yield block
 
 
+def cancelled_power(path: str | Path, start: float, duration: float, content: bytes | None = None) -> float:
+    """Return the share of the channels' power that is lost when a segment is mixed down to mono, from 0 to 1.
+
+    Args:
+        path, content: as for `load_waveform`.
+        start: beginning of the segment, in seconds.
+        duration: length of the segment, in seconds.
+
+    Raises:
+        AudioError, StoreError: as for `load_waveform`.
+    """
+    mixed = separate = 0.0
+    with _opened(path, content) as (sound, container):
+        begin, end = (round(seconds * sound.samplerate) for seconds in (start, start + duration))
+        for block in _channels(sound, begin, end, container.last_page_samples, BLOCK_SAMPLES):
+            mixed += float(block.mean(dim=1).square().sum())
+            separate += float(block.square().mean(dim=1).sum())
+    return 1.0 - mixed / separate if separate > 0 else 0.0
+
+
 def unusable_samples(waveform: torch.Tensor) -> torch.Tensor:
     """Return the positions of samples that are NaN, infinite or beyond MAX_SAMPLE; they would make features infinite.
 
@@ -347,6 +367,22 @@ def _decode(
     sound: Sound, start: int, stop: int | None, last_page_samples: int, block_samples: int, name: str
 ) -> Iterator[torch.Tensor]:
     """Yield blocks (S,) of the mean over channels, from sample `start` to `stop`, at most to the end of the file."""
+    power_mixed = power_separate = 0.0
+    for block in _channels(sound, start, stop, last_page_samples, block_samples):
+        mono = block[:, 0]  # (samples,)
+        if sound.channels > 1:
+            mono = block.mean(dim=1)
+            power_mixed += float(mono.square().sum())
+            power_separate += float(block.square().mean(dim=1).sum())
+        yield mono
+    if power_mixed * sound.channels < CANCELLED * power_separate:
+        _warn_of_cancelled(name, 10 * math.log10(power_separate / max(power_mixed, 1e-30)))
+
+
+def _channels(
+    sound: Sound, start: int, stop: int | None, last_page_samples: int, block_samples: int
+) -> Iterator[torch.Tensor]:
+    """Yield blocks (samples, channels) from sample `start` to `stop`, at most to the end of the file."""
     end = sound.frames if stop is None else min(stop, sound.frames)
     position = _seek_point(sound, start, last_page_samples)
     try:
@@ -355,22 +391,14 @@ def _decode(
     except soundfile.LibsndfileError:  # the file ends before `position`; the caller raises the error
         return
     skip = start - position
-    power_mixed = power_separate = 0.0
     while position < end:
-        block = torch.from_numpy(sound.read_block(min(block_samples, end - position)))  # (samples, channels)
+        block = torch.from_numpy(sound.read_block(min(block_samples, end - position)))
         if not len(block):
             break
         position += len(block)
-        mono = block[:, 0]  # (samples,)
-        if sound.channels > 1:
-            mono = block.mean(dim=1)
-            power_mixed += float(mono.square().sum())
-            power_separate += float(block.square().mean(dim=1).sum())
         if skip < len(block):
-            yield mono[skip:]
+            yield block[skip:]
         skip = max(0, skip - len(block))
-    if power_mixed * sound.channels < CANCELLED * power_separate:
-        _warn_of_cancelled(name, 10 * math.log10(power_separate / max(power_mixed, 1e-30)))
 
 
 @functools.cache

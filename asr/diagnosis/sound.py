@@ -1,7 +1,6 @@
 """Checks of an utterance's samples: clipping, DC offset, silence, missing bands, byte order, speed, duplicates."""
 
 import hashlib
-import io
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -9,11 +8,10 @@ from statistics import median
 from typing import Any
 
 import numpy as np
-import soundfile
 import torch
 from numpy.typing import NDArray
 
-from asr.audio.load import CANCELLED, AudioInfo
+from asr.audio.load import CANCELLED, AudioInfo, cancelled_power
 from asr.data.dataset import fetch, load_utterance
 from asr.data.manifest import Utterance
 from asr.diagnosis.finding import Case, Finding, Severity
@@ -94,23 +92,11 @@ def listen(segment: tuple[Utterance, AudioInfo]) -> Sound:
     except AudioError as error:
         return Sound(info.sample_rate, kind=problem_kind(error), problem=str(error))
     sound = measure(waveform, info.sample_rate)
-    return replace(sound, cancelled=_cancelled(utterance)) if info.num_channels > 1 else sound
-
-
-def _cancelled(utterance: Utterance) -> float:
-    """Return the share of the channels' power that is lost when the channels are averaged."""
-    try:
-        content = utterance.content
-        with soundfile.SoundFile(utterance.audio_filepath if content is None else io.BytesIO(content)) as file:
-            offset = 0.0 if utterance.extent is not None else utterance.offset or 0.0
-            file.seek(round(offset * file.samplerate))
-            channels = file.read(round(utterance.duration * file.samplerate), dtype="float32", always_2d=True)
-    except soundfile.LibsndfileError:  # libsndfile cannot seek in some formats that `load_utterance` can read
-        return 0.0
-    if not len(channels):
-        return 0.0
-    separate = float(np.square(channels).mean())
-    return 1.0 - float(np.square(channels.mean(axis=1)).mean()) / separate if separate > 0 else 0.0
+    if info.num_channels == 1:
+        return sound
+    start = 0.0 if utterance.extent is not None else utterance.offset or 0.0
+    lost = cancelled_power(utterance.audio_filepath, start, utterance.duration, utterance.content)
+    return replace(sound, cancelled=lost)
 
 
 def measure(waveform: torch.Tensor, sample_rate: int) -> Sound:
