@@ -183,7 +183,7 @@ def unusable_samples(waveform: torch.Tensor) -> torch.Tensor:
     return (~(waveform.abs() <= MAX_SAMPLE)).nonzero()[:, 0]
 
 
-def audio_info(path: str | Path, content: bytes | None = None) -> AudioInfo:
+def audio_info(path: str | Path, content: bytes | None = None, max_seconds: float = math.inf) -> AudioInfo:
     """Return the format and length of a file from its headers, which are checked as in `load_waveform`.
 
     A file whose headers have no length is decoded to count its samples.
@@ -191,6 +191,7 @@ def audio_info(path: str | Path, content: bytes | None = None) -> AudioInfo:
     Args:
         path: path or URL of the file.
         content: content of the file, if it has been read already; `path` is then used only in error messages.
+        max_seconds: the count ends soon after this length; the number of samples is then too small.
 
     Raises:
         AudioError: as for `load_waveform`, for faults visible without decoding.
@@ -199,7 +200,11 @@ def audio_info(path: str | Path, content: bytes | None = None) -> AudioInfo:
     with _opened(path, content) as (sound, _):
         num_samples = _num_samples(sound)
         if num_samples is None:
-            num_samples = sum(len(block) for block in _decode(sound, 0, None, 0, BLOCK_SAMPLES, _one_line(path)))
+            num_samples = 0
+            for block in _channels(sound, 0, None, 0, BLOCK_SAMPLES):
+                num_samples += len(block)
+                if num_samples > max_seconds * sound.samplerate:
+                    break
         if num_samples == 0:
             raise AudioError(f"{_one_line(path)}: must contain audio; it has 0 samples.")
         return AudioInfo(sound.samplerate, sound.channels, num_samples)
@@ -213,19 +218,6 @@ def file_sample_rate(path: str | Path) -> int:
     """
     with _opened(path) as (sound, _):
         return int(sound.samplerate)
-
-
-def declared_seconds(path: str | Path) -> float | None:
-    """Return the length of a file according to its headers alone; None if the headers have no length.
-
-    Decoding never yields more than this length.
-
-    Raises:
-        AudioError: as for `load_waveform`, for faults visible without decoding.
-    """
-    with _opened(path) as (sound, _):
-        num_samples = _num_samples(sound)
-        return None if num_samples is None else num_samples / sound.samplerate
 
 
 def find_audio_objects(url: str) -> list[str]:

@@ -1,5 +1,6 @@
 """Recordings that are mixed into utterances: noise, other speech, impulse responses of rooms."""
 
+import math
 from functools import cached_property
 from pathlib import Path
 
@@ -88,11 +89,16 @@ class RecordingList:
         return waveform[(start + torch.arange(num_samples)) % len(waveform)]
 
 
-def whole_file(path: str | Path, utterance_id: str) -> Utterance:
+def whole_file(path: str | Path, utterance_id: str, max_seconds: float = math.inf) -> Utterance:
     """Return a whole audio file as an utterance without text.
+
+    Args:
+        path: path or URL of the file.
+        utterance_id: id of the utterance.
+        max_seconds: as for `audio_info`.
 
     Raises:
         AudioError: the file cannot be read.
     """
-    sample_rate, _, num_samples = audio_info(path)
+    sample_rate, _, num_samples = audio_info(path, max_seconds=max_seconds)
     return Utterance(str(path), num_samples / sample_rate, "", utterance_id)

@@ -21,7 +21,6 @@ from starlette.datastructures import FormData, UploadFile
 from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.types import Message
 
-from asr.audio.load import declared_seconds, stream_waveform
 from asr.data.manifest import Utterance
 from asr.data.recordings import whole_file
 from asr.errors import AudioError, InputError
@@ -36,7 +35,6 @@ MAX_FIELDS = 1_032  # maximum fields of a form, not counting files: a thousand h
 MAX_FIELD_BYTES = 1 << 14
 NUM_EXAMINED = 2  # files examined at a time, because MP3 and Ogg files are read into memory
 FILE_MUST = f"the form must hold one recording, in the field `{FIELD}`"
-EXAMINED_RATE = 16000  # sample rate in Hz at which a file is decoded to measure its length; the value is arbitrary
 
 _number = itertools.count()
 
@@ -261,23 +259,13 @@ def _path(spooled: "SpooledTemporaryFile[bytes]") -> str:
 
 
 def _examine(path: str, max_seconds: float) -> Utterance:
-    """Return the utterance of a file; if its header has no length, decode at most `max_seconds` to measure it."""
-    seconds = declared_seconds(path)
-    if seconds is None:
-        samples = 0
-        for block in stream_waveform(path, EXAMINED_RATE):
-            samples += len(block)
-            _check_seconds(samples / EXAMINED_RATE, max_seconds, at_least="at least ")
-    else:
-        _check_seconds(seconds, max_seconds)
-    return whole_file(path, f"upload {next(_number)}")
-
-
-def _check_seconds(seconds: float, max_seconds: float, at_least: str = "") -> None:
-    if seconds > max_seconds:
+    """Return the utterance of a file; if its headers have no length, little more than `max_seconds` is decoded."""
+    utterance = whole_file(path, f"upload {next(_number)}", max_seconds)
+    if utterance.duration > max_seconds:
         must = f"the recording must be at most {max_seconds:g} seconds long"
-        line = f"{must}; it is {at_least}{seconds:.1f}. Cut it, or use python -m asr.transcribe."
+        line = f"{must}; it is at least {utterance.duration:.1f}. Cut it, or use python -m asr.transcribe."
         raise UnusableError(413, line, param=FIELD)
+    return utterance
 
 
 def _lower(sentence: str) -> str:
