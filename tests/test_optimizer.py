@@ -7,6 +7,7 @@ from torch import nn
 from asr.build import component
 from asr.optimizer.adamw import AdamW
 from tests.conftest import resolved
+from tests.refusals import mentions
 
 
 def groups(layer_decay: float) -> dict[int, tuple[float, float]]:
@@ -63,3 +64,12 @@ def test_only_weights_of_layers_are_decayed_and_not_the_biases_of_relative_atten
         owner = net.get_submodule(name.rpartition(".")[0])
         is_layer = isinstance(owner, nn.Linear | nn.Conv1d | nn.Conv2d | nn.RNNBase)
         assert (id(parameter) in decayed) == (is_layer and "weight" in name), name
+
+
+def test_a_layer_decay_that_no_trained_weight_has_is_reported(caplog: pytest.LogCaptureFixture) -> None:
+    make = AdamW(lr=0.1, betas=[0.9, 0.98], eps=1e-9, weight_decay=0.5, layer_decay=0.9)
+    make(nn.Linear(2, 2).named_parameters(), {"weight": 1})
+    assert not caplog.records
+    make(nn.Linear(2, 2).named_parameters(), {"encoder.blocks.0.weight": 1})
+    (record,) = caplog.records
+    assert mentions(record.message, "optimizer.layer_decay ... 0.9 ... 1")

@@ -1,5 +1,6 @@
 """The optimizer AdamW."""
 
+import logging
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Any
 
@@ -7,6 +8,8 @@ import torch
 from torch import nn
 
 from asr.settings.rule import PROBABILITY, Eps, above, list_of, number
+
+logger = logging.getLogger(__name__)
 
 ATTENTION_BIASES = ("u", "v")  # biases of relative attention, one vector per head
 
@@ -48,6 +51,9 @@ class AdamW:
     ) -> torch.optim.Optimizer:
         """Return the optimizer of these parameters, whose `depths` are those of `OptimizerMaker`."""
         trained = dict(named_parameters)
+        if self._layer_decay != 1 and depths.keys().isdisjoint(trained):
+            must = "optimizer.layer_decay must be 1 unless weights of the encoder's blocks are trained"
+            logger.warning("%s; got %g, which changes nothing. Give 1.", must, self._layer_decay)
         top = max((depths[name] for name in trained if name in depths), default=0) + 1
         members: dict[
             tuple[int, bool], list[nn.Parameter]
