@@ -27,6 +27,7 @@ from asr.checkpoint.saved import kept_checkpoints
 from asr.data.manifest import read_manifest
 from asr.errors import InputError
 from asr.run.events import read_history
+from asr.run.summary import summarize
 from asr.training.distributed import STARTED_BY_FIRST, stop_others
 from asr.training.fit import fit
 from tests.conftest import PATIENCE, ROOT, TINY, resolved, settings_with, tone_corpus
@@ -199,6 +200,28 @@ def test_a_full_disk_in_the_thread_of_tensorboard_ends_a_run_with_a_one_line_err
     running = start(config(tmp_path / "run", tones), tmp_path / "log", before=fill_the_disk_of_tensorboard)
     assert finish(running) == 1
     assert mentions(error(tmp_path / "log"), "the disk")
+
+
+def break_the_code_at_step_2() -> None:
+    """Make the training fail with an error that asr does not expect."""
+    from asr.training.task import TrainingTask
+
+    step = TrainingTask.training_step
+
+    def fail(self: TrainingTask, *arguments: Any) -> Any:
+        if self.trainer.global_step == 2:
+            raise ZeroDivisionError("7 / 0")
+        return step(self, *arguments)
+
+    TrainingTask.training_step = fail  # type: ignore[method-assign]
+
+
+def test_an_unexpected_error_ends_the_log_and_is_the_state_of_the_run(tones: Path, tmp_path: Path) -> None:
+    run_dir = tmp_path / "run"
+    assert finish(start(config(run_dir, tones), tmp_path / "log", before=break_the_code_at_step_2)) == 1
+    assert "Traceback" in (tmp_path / "log").read_text()
+    for text in ((run_dir / "train.log").read_text().splitlines()[-1], summarize(run_dir, "run").state):
+        assert mentions(text, "ZeroDivisionError: 7 / 0")
 
 
 def children(pid: int | None) -> list[int]:

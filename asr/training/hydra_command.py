@@ -1,5 +1,6 @@
 """Commands that are configured by conf/train.yaml and overrides: composition, logging, errors and exit status."""
 
+import errno
 import gc
 import logging
 import os
@@ -16,7 +17,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from asr.errors import InputError, StoreError, how_to_install
+from asr.errors import InputError, StoreError, how_to_install, one_line
 from asr.settings.conf import CONF, files, names
 from asr.settings.plugins import NAMES as NAMES_OF_PLUGINS
 from asr.settings.plugins import homes, use
@@ -363,7 +364,7 @@ def run_job(
         NAMES_OF_PLUGINS.check("plugins", resolved.get("plugins", []))
         use(resolved.get("plugins", []))  # sweeps may run the job in another process than the composition
         settings = read(resolved, overrides)
-        return command(settings)
+        return _with_its_error_logged(command, settings)
     except (InputError, StoreError) as error:
         logger.error("error: %s%s", error, _in_quotes(str(error), overrides))
         sys.exit(1)
@@ -385,6 +386,18 @@ def run_job(
     except KeyboardInterrupt:
         logger.error("interrupted")
         sys.exit(INTERRUPTED)
+
+
+def _with_its_error_logged(command: Command, settings: Any) -> float | None:
+    """Run a command; an error for which `run_job` has no message also ends the run's log, not only standard error."""
+    try:
+        return command(settings)
+    except (InputError, StoreError, Stopped):
+        raise
+    except Exception as error:
+        if not isinstance(error, OSError) or error.errno not in (*NO_ROOM, errno.EPIPE):
+            logger.error("error: %s: %s", type(error).__name__, one_line(error))
+        raise
 
 
 def _in_quotes(message: str, overrides: Sequence[str]) -> str:
