@@ -14,6 +14,7 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -355,6 +356,7 @@ class Torchaudio:
     tunable = TUNABLE
 
     def __init__(self, recognizer: Recognizer, lm: str, beam_size: int, tokens_per_frame: int) -> None:
+        import_module("flashlight.lib.text")  # not in Python 3.13 and later; torchaudio raises no ImportError
         from torchaudio.models.decoder import ctc_decoder
 
         tokens = ["-", *(piece.replace(" ", "|") for piece in recognizer.model.tokenizer.pieces[1:])]
