@@ -1,4 +1,4 @@
-"""python -m asr.compare A.utterances.jsonl B.utterances.jsonl: test whether one model is better than another."""
+"""python -m asr.compare A B: test whether one model is better than another."""
 
 import argparse
 import json
@@ -14,7 +14,7 @@ from asr.cli.table import lay_out, short_name
 from asr.errors import InputError
 from asr.system.files import check_output, is_stream, message_stream, write_output
 from asr.text.numbers import counted, interval, points, probability, rate
-from asr.text.printable import printable
+from asr.text.printable import listed, printable
 
 if TYPE_CHECKING:
     from asr.evaluation.utterances import Scored
@@ -48,7 +48,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         description="Test whether one model has fewer errors than another.",
         epilog="To compare on several manifests together: <(cat A/*.utterances.jsonl) <(cat B/*.utterances.jsonl)",
     )
-    written = "NAME.utterances.jsonl, written by asr.evaluate --output-dir"
+    written = "NAME.utterances.jsonl of asr.evaluate --output-dir, or a folder with one"
     parser.add_argument("a", metavar="A", help=f"results of the first model: {written}")
     parser.add_argument("b", metavar="B", help="results of the second model on the same utterances")
     parser.add_argument("--names", nargs=2, metavar=("A", "B"), help="names of the models, shown instead of the paths")
@@ -60,11 +60,30 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     options = parser.parse_args(arguments)
     if options.top < 0:
         raise InputError(f"--top must not be negative; got {options.top}.")
+    options.a, options.b = utterances_of(options.a), utterances_of(options.b)
     if options.json:
         check_output("--json", options.json, "figures.json", inputs=[options.a, options.b])
         if options.report and os.path.realpath(options.report) == os.path.realpath(options.json):
             raise InputError(f"--json and --report must be two files; both are {options.json}.")
     return options
+
+
+def utterances_of(path: str) -> str:
+    """Return the path of the NAME.utterances.jsonl in a folder; any other path is returned unchanged.
+
+    Raises:
+        InputError: the folder has none, or several.
+    """
+    if not os.path.isdir(path):
+        return path
+    files = sorted(Path(path).glob("*.utterances.jsonl"))
+    if len(files) == 1:
+        return str(files[0])
+    must = f"{path}: a folder must have exactly one NAME.utterances.jsonl"
+    if not files:
+        raise InputError(f"{must}; it has none. Give a folder that asr.evaluate --output-dir has written.")
+    names = listed([file.name for file in files])
+    raise InputError(f"{must}; it has {len(files)}: {names}. Give one of these files.")
 
 
 def report(

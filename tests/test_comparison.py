@@ -267,7 +267,7 @@ GOOD = "".join(json.dumps(row.as_dict()) + "\n" for row in simulated(5, seed=1))
 FEWER = "".join(line + "\n" for line in GOOD.splitlines()[1:])
 BAD: dict[str, tuple[str | bytes, str]] = {
     "not there": ("", "no such file"),
-    "a folder": ("", "is a folder"),
+    "an empty folder": ("", "bad.jsonl ... one NAME.utterances.jsonl ... none ... --output-dir"),
     "empty": ("", "is empty"),
     "not JSON": ("hello", "line ... JSON"),
     "a manifest": ('{"audio_filepath": "a.wav", "duration": 1.0, "text": "a"}', "bad.jsonl:1 ... missing id, subset"),
@@ -292,7 +292,7 @@ def test_bad_input_is_reported_in_one_line_with_status_1(kind: str, tmp_path: Pa
     content, message = BAD[kind]
     good, bad = tmp_path / "good.jsonl", tmp_path / "bad.jsonl"
     good.write_text(GOOD)
-    if kind == "a folder":
+    if kind == "an empty folder":
         bad.mkdir()
     elif kind != "not there":
         bad.write_bytes(content if isinstance(content, bytes) else content.encode())
@@ -304,6 +304,39 @@ def test_bad_input_is_reported_in_one_line_with_status_1(kind: str, tmp_path: Pa
     assert ended.stderr.count("\n") == 1
     assert len(ended.stderr) < 600
     assert "Traceback" not in ended.stderr
+
+
+def test_a_folder_with_one_file_of_utterances_is_compared_as_that_file(
+    a: list[Scored], b: list[Scored], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folders = [tmp_path / "greedy", tmp_path / "beam"]
+    for folder, rows in zip(folders, (a, b), strict=True):
+        folder.mkdir()
+        (folder / "test.wer.json").write_text("{}")
+        write_scored(folder / "test.utterances.jsonl", rows[:40])
+    files = [folder / "test.utterances.jsonl" for folder in folders]
+    assert main([*map(str, files)]) == 0
+    output = capsys.readouterr().out
+    assert main([*map(str, folders)]) == 0
+    assert capsys.readouterr().out == output
+    assert main([str(folders[0]), str(files[1])]) == 0
+    assert capsys.readouterr().out == output
+
+
+def test_a_folder_with_several_files_of_utterances_is_refused_with_their_names(tmp_path: Path) -> None:
+    for name in ("test", "dev"):
+        write_scored(tmp_path / f"{name}.utterances.jsonl", simulated(5, seed=1))
+    ended = run(tmp_path / "test.utterances.jsonl", tmp_path)
+    several = "has 2: dev.utterances.jsonl, test.utterances.jsonl"
+    check_ended(ended, f"{tmp_path} ... NAME.utterances.jsonl ... {several}")
+
+
+def test_figures_do_not_replace_the_file_of_utterances_in_a_folder(tmp_path: Path) -> None:
+    path = write_scored(tmp_path / "test.utterances.jsonl", simulated(5, seed=1))
+    content = path.read_text()
+    for option in ("--json", "--report"):
+        check_ended(run(tmp_path, tmp_path, option, path), f"{option} ... {path}")
+    assert path.read_text() == content
 
 
 def test_a_file_that_cannot_be_read_is_reported_in_one_line() -> None:
