@@ -21,7 +21,7 @@ from asr.cli.command import (
     run_command,
 )
 from asr.cli.conditions import add_conditions, check_conditions, conditions, conditions_table, evaluate_harder
-from asr.cli.output import make_output_dir
+from asr.cli.output import new_output_dir
 from asr.cli.report_options import add_report, audio_budget
 from asr.cli.side_by_side import WIDTH
 from asr.cli.table import lay_out, short_name
@@ -82,30 +82,29 @@ def main(arguments: Sequence[str] | None = None) -> int:
         )
     paths = dict(zip(names, options.manifests, strict=True))
     manifests = _read(paths)  # faults are reported before the model is loaded
-    if options.output_dir:
-        make_output_dir(options.output_dir)
-    recognizer = load_model(options)
-    check_prompt(recognizer, options.language)
-    if labels := recognizer.label_names:
-        manifests = _read(paths, labels)
-    from asr.evaluation.result import evaluate, together
+    with new_output_dir(options.output_dir):
+        recognizer = load_model(options)
+        check_prompt(recognizer, options.language)
+        if labels := recognizer.label_names:
+            manifests = _read(paths, labels)
+        from asr.evaluation.result import evaluate, together
 
-    ways = conditions(options, recognizer.model.features.sample_rate)
-    evaluations: dict[str, Evaluation] = {}
-    harder: dict[str, list[Harder]] = {}
-    summaries: list[tuple[str, dict[str, Any]]] = []
-    for name, utterances in manifests.items():
-        for line in recognizer.model.labels.describe_unknown(inference_options.labelled(utterances)):
-            print(printable(f"{name}: {line}"), file=sys.stderr)
-        with audio_progress(name, utterances) as on_progress:
-            evaluations[name] = evaluate(recognizer, name, utterances, inference_options, on_progress, normalize)
-        seed = options.noise_seed or 0
-        harder[name] = evaluate_harder(ways, seed, recognizer, name, utterances, inference_options, normalize)
-        row = summary(evaluations[name])
-        summaries.append((name, row))
-        if options.output_dir:
-            under = {"noise_seed": seed, "conditions": [each.as_dict() for each in harder[name]]} if ways else {}
-            write(options.output_dir, evaluations[name], name, row | under)
+        ways = conditions(options, recognizer.model.features.sample_rate)
+        evaluations: dict[str, Evaluation] = {}
+        harder: dict[str, list[Harder]] = {}
+        summaries: list[tuple[str, dict[str, Any]]] = []
+        for name, utterances in manifests.items():
+            for line in recognizer.model.labels.describe_unknown(inference_options.labelled(utterances)):
+                print(printable(f"{name}: {line}"), file=sys.stderr)
+            with audio_progress(name, utterances) as on_progress:
+                evaluations[name] = evaluate(recognizer, name, utterances, inference_options, on_progress, normalize)
+            seed = options.noise_seed or 0
+            harder[name] = evaluate_harder(ways, seed, recognizer, name, utterances, inference_options, normalize)
+            row = summary(evaluations[name])
+            summaries.append((name, row))
+            if options.output_dir:
+                under = {"noise_seed": seed, "conditions": [each.as_dict() for each in harder[name]]} if ways else {}
+                write(options.output_dir, evaluations[name], name, row | under)
     if len(evaluations) > 1:
         summaries.append((ALL, summary(together(list(evaluations.values())))))
     tables = [table(summaries), *([conditions_table(evaluations, harder)] if ways else [])]

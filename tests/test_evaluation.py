@@ -283,3 +283,15 @@ def test_an_unreadable_manifest_an_invalid_model_and_an_invalid_output_folder_ar
         assert (ended.returncode, ended.stdout, ended.stderr.count("\n")) == (1, "", 1)
         assert ended.stderr.startswith("error: ")
         assert "Traceback" not in ended.stderr
+
+
+def test_an_evaluation_that_fails_leaves_no_new_empty_folder(tmp_path: Path) -> None:
+    manifest = tmp_path / "good.jsonl"
+    manifest.write_text(json.dumps(LINE))
+    for folder in ("new", "new/a/b", f"new/{'x' * 300}"):
+        ended = run("no-model", manifest, "--output-dir", tmp_path / folder)
+        assert ended.returncode == 1
+        assert os.listdir(tmp_path) == ["good.jsonl"]
+    (tmp_path / "old").mkdir()
+    assert run("no-model", manifest, "--output-dir", tmp_path / "old" / "new").returncode == 1
+    assert os.listdir(tmp_path / "old") == []

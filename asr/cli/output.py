@@ -5,6 +5,7 @@ import hashlib
 import os
 import re
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -100,6 +101,22 @@ def make_output_dir(output_dir: Path | str) -> None:
         raise InputError(f"{must}: {reason}.") from None
     if not os.access(output_dir, os.W_OK | os.X_OK):
         raise InputError(f"{must}: Permission denied.")
+
+
+@contextmanager
+def new_output_dir(output_dir: Path | None) -> Iterator[None]:
+    """Create the folder for results, if one is given; if the work fails, remove the empty folders that this created."""
+    parents = [] if output_dir is None else [output_dir, *output_dir.parents]
+    missing = [folder for folder in parents if not os.path.exists(folder)]
+    try:
+        if output_dir is not None:
+            make_output_dir(output_dir)
+        yield
+    except BaseException:
+        for folder in missing:
+            with suppress(OSError):  # it has results, or could not be created
+                folder.rmdir()
+        raise
 
 
 def arrange(
