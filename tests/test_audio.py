@@ -1007,6 +1007,9 @@ def test_find_audio_returns_a_given_file_or_the_sorted_audio_files_below_a_folde
 def test_find_audio_gives_the_reason_if_there_is_no_audio(tmp_path):
     with refused(AudioError, "gone ... no such file"):
         find_audio(tmp_path / "gone")
+    with refused(AudioError, "'' ... no such file") as raised:
+        find_audio("")
+    assert "Unicode" not in str(raised.value)
     (tmp_path / "notes.txt").touch()
     with refused(AudioError, f"{tmp_path} ... .flac ... none below it"):
         find_audio(tmp_path)

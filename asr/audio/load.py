@@ -483,6 +483,8 @@ def _in_another_form(path: Path) -> str:
 
     macOS writes "é" as two characters (NFD), other programs as one (NFC); both look alike.
     """
+    if not path.parts:  # the empty path, which has no name
+        return ""
     existing = Path(path.anchor)
     try:
         for part in path.relative_to(existing).parts:
