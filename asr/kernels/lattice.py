@@ -6,8 +6,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from asr.kernels.native import triton_lattice
-
 NEVER = -1e30  # log-probability of an impossible arc; finite, so that differences are not NaN
 
 
@@ -38,21 +36,14 @@ class Lattice(NamedTuple):
 
 
 def paths(lattice: Lattice) -> tuple[Tensor, Tensor]:
-    """Sum over all paths.
+    """Sum over all paths, diagonal by diagonal: cells with the same t + u in parallel, as arcs lead to later diagonals.
+
+    Shares and posteriors of arcs have the dimensions (N, K, B, U + 1): the diagonal in which an arc begins, its kind,
+    and the column in which it ends.
 
     Returns:
         Logarithms of the sums, (B,), at most NEVER / 2 without a path; and the probability that a path takes each arc,
         (B, T', U + 1, K). Arcs in padded frames and columns have none, whatever their weights are.
-    """
-    kernels = triton_lattice(lattice.weights.device)
-    return paths_plainly(lattice) if kernels is None else kernels.transducer_paths(lattice)
-
-
-def paths_plainly(lattice: Lattice) -> tuple[Tensor, Tensor]:
-    """Sum diagonal by diagonal: all cells with the same t + u in parallel, because each arc leads to a later diagonal.
-
-    Shares and posteriors of arcs have the dimensions (N, K, B, U + 1): the diagonal in which an arc begins, its kind,
-    and the column in which it ends.
     """
     weights, arcs, lengths, token_lengths = lattice
     (num_frames, num_columns), device = weights.shape[1:3], weights.device

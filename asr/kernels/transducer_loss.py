@@ -12,6 +12,7 @@ from torch.autograd.function import once_differentiable
 from asr.interfaces import BLANK_ID
 from asr.kernels.choice import exact
 from asr.kernels.lattice import NEVER, Arc, Lattice, paths
+from asr.kernels.native import triton_lattice
 from asr.lengths import padding_mask
 
 
@@ -71,7 +72,8 @@ class _LatticeLoss(torch.autograd.Function):
         following = F.pad(tokens, (0, 1), value=BLANK_ID)[:, None, :, None].expand(-1, logits.shape[1], -1, 1)
         weights, total = _weights(logits, following, len(durations), len(blanks), sigma)
         lattice = Lattice(weights, (*blanks, *moves), lengths, token_lengths)
-        log_prob, posteriors = paths(lattice)
+        kernels = triton_lattice(logits.device)
+        log_prob, posteriors = paths(lattice) if kernels is None else kernels.transducer_paths(lattice)
         blank, token = posteriors.tensor_split([len(blanks)], dim=-1)
         duration = token[..., : len(durations)].clone()
         if durations:
