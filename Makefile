@@ -1,7 +1,7 @@
 # make demo: train, evaluate and transcribe on synthetic speech, which it generates.
 # make test: everything that CI checks. make test-all: also the slow tests. make lint: ruff and mypy alone.
 # make quick: ruff, mypy of changed files, and the tests of changed lines, by the map that make map stores; without a map, the tests of
-# files that changed since the commit SINCE.
+# files that changed since the commit SINCE, by default the one at which the branch left origin/main.
 # make test-oldest: the tests with the oldest versions that pyproject.toml allows. make test-next-hydra: with Hydra's next version.
 # make demo-wheel: install the wheel into an environment of its own, with TORCH, and train the demo.
 # make release: check, build, and tag the version in asr/__init__.py.
@@ -16,6 +16,7 @@ TORCH ?= torch
 VENV ?= .venv
 BIN := $(VENV)/bin
 RUN := $(BIN)/python -m
+TESTING := OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive
 
 .PHONY: demo demo-wheel speedrun dist docs lint tests test test-all test-oldest test-next-hydra quick map snapshots bench release clean
 
@@ -87,7 +88,7 @@ lint: .venv/ready
 	$(BIN)/mypy
 
 tests: $(VENV)/ready
-	OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive $(RUN) pytest -n 2 --dist loadfile --hypothesis-profile=ci  # property tests with fixed examples; pytest alone draws new examples
+	$(TESTING) $(RUN) pytest -n 2 --dist loadfile --hypothesis-profile=ci  # property tests with fixed examples; pytest alone draws new examples
 
 test: .venv/ready
 	$(MAKE) --jobs=2 lint tests
@@ -99,7 +100,7 @@ test-next-hydra:
 	$(MAKE) tests VENV=.venv-next-hydra
 
 quick: .venv/ready
-	$(RUN) tools.quick $(SINCE)
+	$(TESTING) $(RUN) tools.quick $(SINCE)
 
 map: .venv/ready
 	$(RUN) tools.coverage_map

@@ -624,7 +624,8 @@ def test_a_comparison_shows_both_hypotheses_below_the_reference(
     tab = seen.page
     assert tab.locator("[data-figure=errors]").inner_text() == "+2"
     rows = tab.locator("#utterances tbody tr[data-index]")
-    assert rows.count() >= 10
+    # Until the page has its layout, the table has room for a single row.
+    wait_until(tab, "document.querySelectorAll('#utterances tbody tr[data-index]').length >= 10")
     assert rows.first.locator("td").first.inner_text() == worse["id"], "the largest change is first"
     assert [cell.inner_text() for cell in rows.first.locator("td.number").all()][2:5] == ["0", "2", "+2"]
     rows.first.locator("a").click()

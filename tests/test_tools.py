@@ -8,7 +8,7 @@ import pytest
 from tools import quick
 from tools.coverage_map import CoverageMap
 from tools.mutants import Fault, faults
-from tools.quick import changes, requests, selection
+from tools.quick import base, changes, git, requests, selection
 
 
 @pytest.fixture
@@ -61,6 +61,25 @@ def test_without_a_map_a_command_needs_the_tests_that_import_it_not_all_tests() 
     [_, tests] = requests({"asr/finetune.py": {1}}, CoverageMap("HEAD", {}, {}))
     assert "tests/test_finetune.py" in tests
     assert len(tests) < 20
+
+
+@pytest.mark.parametrize(
+    "line", ['run("asr.compare", "a")', '"python -m asr.compare a b"', "from asr.compare import main"]
+)
+def test_without_a_map_a_command_needs_the_tests_that_start_it(checkout: Path, line: str) -> None:
+    (checkout / "tests" / "test_scores.py").write_text(f"    {line}\n")
+    (checkout / "tests" / "test_other.py").write_text('"asr.compare.other", asr.compare_all, "asr.compared"\n')
+    assert ["tests/test_scores.py"] in list(requests({"asr/compare.py": {1}}, CoverageMap("HEAD", {}, {})))
+
+
+def test_without_a_map_commits_of_the_branch_count_as_changes(checkout: Path) -> None:
+    [first] = git("rev-parse", "HEAD")
+    assert base([]) == first
+    git("update-ref", "refs/remotes/origin/main", first)
+    (checkout / "asr" / "gone.py").write_text("changed\n")
+    git("-c", "user.name=a", "-c", "user.email=a@b", "commit", "-qam", "second")
+    assert base([]) == first
+    assert base(["HEAD"]) != first
 
 
 def test_the_fastest_tests_of_each_line_are_selected_first_until_the_time_is_over() -> None:

@@ -1,8 +1,9 @@
-"""Check what has changed since the stored map, or without one since a commit (HEAD): python -m tools.quick [COMMIT].
+"""Check what has changed since the stored map, or without one since a commit: python -m tools.quick [COMMIT].
 
 ruff checks everything; mypy checks the changed files. The tests are those that execute changed lines by the map of
 `python -m tools.coverage_map`, and changed tests: the fastest tests of each line first, until they would take 20 % of
-the seconds of all tests. Without a map, the tests that import the folder of a changed file run.
+the seconds of all tests. Without a map, the tests that import the folder of a changed file run; COMMIT is by default
+where the branch has left origin/main.
 """
 
 import re
@@ -37,6 +38,12 @@ def changes(commit: str) -> dict[str, set[int]]:
     return {path: lines for path, lines in changed.items() if path}
 
 
+def base(given: list[str]) -> str:
+    """Return the commit with which to compare without a map: where HEAD has left a given commit, or origin/main."""
+    has_origin = git("branch", "--remotes", "--list", "origin/main")
+    return git("merge-base", "HEAD", *(given or (["origin/main"] if has_origin else ["HEAD"])))[0]
+
+
 def configured(path: str) -> str:
     """Return the module that a file of conf/ configures; other paths are returned as they are."""
     group = re.match(r"conf/(.+)/\w+\.yaml", path)
@@ -47,12 +54,13 @@ def configured(path: str) -> str:
 
 
 def importing(path: str) -> list[str]:
-    """Return the test files that import the folder of a module, or the module itself if it is in no folder of asr/."""
+    """Return the test files that import the folder of a module, or a module in no folder of asr/, or start it."""
     *folders, module = path.removesuffix(".py").split("/")
     imported = rf"(?:from|import) {'.'.join(folders)}\b"
     if len(folders) == 1:
         imported = rf"(?:from|import) {folders[0]}\.{module}\b|from {folders[0]} import .*\b{module}\b"
-    pattern = re.compile(rf"^\s*(?:{imported})", re.MULTILINE)
+    started = rf"""(?:["']|-m ){".".join([*folders, module])}(?!\.|\w)"""
+    pattern = re.compile(rf"^\s*(?:{imported})|{started}", re.MULTILINE)
     files = sorted((ROOT / "tests").glob("test_*.py"))
     return [f"tests/{file.name}" for file in files if pattern.search(file.read_text())]
 
@@ -107,7 +115,7 @@ def selection(lists: list[list[str]], seconds: dict[str, float]) -> tuple[list[s
 
 def main() -> None:
     """Run the checks one after another; exit with the first status that is not 0."""
-    without_map = CoverageMap(git("merge-base", "HEAD", *(sys.argv[1:] or ["HEAD"]))[0], {}, {})
+    without_map = CoverageMap(base(sys.argv[1:]), {}, {})
     tests = read_map() or without_map
     exists = subprocess.run(["git", "cat-file", "-e", f"{tests.commit}^{{commit}}"], cwd=ROOT, check=False)
     if exists.returncode != 0:  # git has said so
@@ -121,7 +129,12 @@ def main() -> None:
     ]
     chosen, left_out = selection(list(requests(changed, tests)), tests.seconds)
     since = f"{len(changed)} files changed since {tests.commit[:8]}"
-    print(f"{since}: {len(chosen)} tests or files of tests; {left_out} left out for lack of time", flush=True)
+    if tests is without_map:
+        print(
+            f"{since}: {len(chosen)} files of tests, because there is no map (make map): {' '.join(chosen)}", flush=True
+        )
+    else:
+        print(f"{since}: {len(chosen)} tests; {left_out} left out for lack of time", flush=True)
     commands = [["ruff", "check"], ["ruff", "format", "--check"]]
     commands += [["mypy", *typed]] if typed else []
     commands += [["pytest", "-n", "2", "--hypothesis-profile=ci", *chosen]] if chosen else []
