@@ -545,6 +545,17 @@ def test_a_read_only_folder_is_reported_in_one_line_before_any_work_begins(
         run(fluent / "run", recording, "--output-dir", tmp_path / "out")
 
 
+def test_an_absent_recording_or_index_is_reported_once_and_leaves_no_folder(
+    fluent: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("gone", "gone.wav", "gone.jsonl", "gone.arrow"):
+        assert transcribe([str(fluent / "run"), str(tmp_path / name), "--output-dir", str(tmp_path / "out")]) == 1
+        [line, _] = capsys.readouterr().err.splitlines()
+        assert line.count(name) == 1
+        assert line.lower().count("no such") == 1
+    assert not (tmp_path / "out").exists()
+
+
 def process(*arguments: str | Path, **how: Any) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "asr.transcribe", *map(str, arguments)]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}

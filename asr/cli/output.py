@@ -122,13 +122,15 @@ def new_output_dir(output_dir: Path | None) -> Iterator[None]:
 def arrange(
     recordings: list[NamedRecording], options: argparse.Namespace, inputs: Sequence[str]
 ) -> list[NamedRecording]:
-    """Sort recordings as the format requires, and check that each has its own output.
+    """Sort recordings as the format requires, and check that each has its own output; without any, make no folder.
 
     Args:
         recordings: recordings to transcribe.
         options: options of the command, with format and output_dir.
         inputs: the command's input paths; neither these files nor the audio may be replaced.
     """
+    if not recordings:
+        return recordings
     form = FORMATS[options.format]
     if options.output_dir:
         make_output_dir(options.output_dir)

@@ -5,6 +5,7 @@ pages that it accesses, and makes `Utterance` objects only for the current batch
 """
 
 import json
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path, PurePosixPath
@@ -196,7 +197,8 @@ def open_index(path: Path) -> Index:
     except (pa.ArrowException, OSError, ValueError) as error:
         if isinstance(error, InputError):
             raise
-        raise InputError(f"{path}: must be an index; {reason_of(error)}.") from None
+        reason = os.strerror(error.errno) if isinstance(error, OSError) and error.errno else reason_of(error)
+        raise InputError(f"{path}: must be an index; {reason}.") from None
     if not isinstance(shards, dict) or not all(type(size) is int and size >= 0 for size in shards.values()):
         raise InputError(f"{path}: must be an index whose shards have sizes; it is damaged.")
     if any(name.startswith("/") or ".." in PurePosixPath(name).parts for name in shards):
