@@ -88,10 +88,10 @@ lint: .venv/ready
 	$(BIN)/mypy
 
 tests: $(VENV)/ready
-	$(TESTING) $(RUN) pytest -n 2 --dist loadfile --hypothesis-profile=ci  # property tests with fixed examples; pytest alone draws new examples
+	$(TESTING) $(RUN) pytest -n 2 --dist loadfile --hypothesis-profile=ci -rfEs --disable-warnings  # property tests with fixed examples; pytest alone draws new examples
 
 test: .venv/ready
-	$(MAKE) --jobs=2 lint tests
+	$(MAKE) --jobs=2 --no-print-directory lint tests
 
 test-oldest:
 	$(MAKE) tests VENV=.venv-oldest
