@@ -133,7 +133,7 @@ def test_a_run_in_bfloat16_that_is_resumed_has_the_losses_of_the_plain_forms(
     losses = []
     for name in ("kernel", "plain"):
         if name == "plain":
-            for module in ("ctc_loss", "lattice"):
+            for module in ("ctc_loss", "transducer_loss"):
                 monkeypatch.setattr(f"asr.kernels.{module}.triton_lattice", lambda device: None)
         overrides = [
             *TINY,
