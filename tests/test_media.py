@@ -390,7 +390,7 @@ def test_tables_that_declare_more_audio_than_a_file_can_hold_are_refused_without
 def test_the_length_is_unknown_before_decoding_and_memory_holds_one_block(kind: str, tmp_path: Path) -> None:
     path = tmp_path / "x"
     path.write_bytes(media_file(noise(20, 16000), rate=16000, **KINDS[kind]))
-    assert audio_info(path, max_seconds=1.0).num_samples < audio_info(path).num_samples
+    assert audio_info(path, max_seconds=1.0).num_samples == audio_info(path).num_samples / 10  # two of 20 seconds
     blocks = list(stream_waveform(path, RATE, block_seconds=1.0))
     assert all(len(block) <= 1.1 * RATE for block in blocks)
     assert sum(map(len, blocks)) == 20 * RATE

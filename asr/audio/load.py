@@ -191,7 +191,7 @@ def audio_info(path: str | Path, content: bytes | None = None, max_seconds: floa
     Args:
         path: path or URL of the file.
         content: content of the file, if it has been read already; `path` is then used only in error messages.
-        max_seconds: the count ends soon after this length; the number of samples is then too small.
+        max_seconds: the count ends at most a second after this length; the number of samples is then too small.
 
     Raises:
         AudioError: as for `load_waveform`, for faults visible without decoding.
@@ -201,7 +201,7 @@ def audio_info(path: str | Path, content: bytes | None = None, max_seconds: floa
         num_samples = _num_samples(sound)
         if num_samples is None:
             num_samples = 0
-            for block in _channels(sound, 0, None, 0, BLOCK_SAMPLES):
+            for block in _channels(sound, 0, None, 0, min(sound.samplerate, BLOCK_SAMPLES)):
                 num_samples += len(block)
                 if num_samples > max_seconds * sound.samplerate:
                     break
