@@ -1,5 +1,5 @@
 # make demo: train, evaluate and transcribe on synthetic speech, which it generates.
-# make test: everything that CI checks. make test-all: also the slow tests. make lint: ruff and mypy alone.
+# make test: lint, types and tests. make test-all: also the slow tests. make lint: ruff and mypy alone.
 # make quick: ruff, mypy of changed files, and the tests of changed lines, by the map that make map stores; without a map, the tests of
 # files that changed since the commit SINCE, by default the one at which the branch left origin/main.
 # make test-oldest: the tests with the oldest versions that pyproject.toml allows. make test-next-hydra: with Hydra's next version.
