@@ -64,22 +64,22 @@ from asr.errors import AudioError as AudioError
 from asr.errors import InputError as InputError
 
 if TYPE_CHECKING:
-    from asr.interchange.models import load_recognizer as load_recognizer
-    from asr.recognition.captions import Captions as Captions
-    from asr.recognition.recognizer import Recognizer as Recognizer
-    from asr.recognition.streaming import Stream as Stream
-    from asr.recognition.transcript import Alternative as Alternative
-    from asr.recognition.transcript import Transcript as Transcript
-    from asr.recognition.transcript import Word as Word
+    from asr.core.hub.models import load_recognizer as load_recognizer
+    from asr.core.recognition.captions import Captions as Captions
+    from asr.core.recognition.recognizer import Recognizer as Recognizer
+    from asr.core.recognition.streaming import Stream as Stream
+    from asr.core.recognition.transcript import Alternative as Alternative
+    from asr.core.recognition.transcript import Transcript as Transcript
+    from asr.core.recognition.transcript import Word as Word
 
 MODULES = {
-    "Alternative": "asr.recognition.transcript",
-    "Captions": "asr.recognition.captions",
-    "Recognizer": "asr.recognition.recognizer",
-    "Stream": "asr.recognition.streaming",
-    "Transcript": "asr.recognition.transcript",
-    "Word": "asr.recognition.transcript",
-    "load_recognizer": "asr.interchange.models",
+    "Alternative": "asr.core.recognition.transcript",
+    "Captions": "asr.core.recognition.captions",
+    "Recognizer": "asr.core.recognition.recognizer",
+    "Stream": "asr.core.recognition.streaming",
+    "Transcript": "asr.core.recognition.transcript",
+    "Word": "asr.core.recognition.transcript",
+    "load_recognizer": "asr.core.hub.models",
 }
 
 __version__ = "0.1.0"  # pyproject.toml reads it, without importing the package

@@ -8,7 +8,10 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from asr.cli.command import (
+from asr.base.system.files import check_output, message_stream
+from asr.base.text.numbers import counted
+from asr.base.text.printable import printable
+from asr.core.cli.command import (
     add_language,
     audio_progress,
     check_prompt,
@@ -19,17 +22,14 @@ from asr.cli.command import (
     model_parser,
     run_command,
 )
-from asr.cli.output import NamedRecording, Outcomes, add_output, arrange, in_order, plain_name, write
+from asr.core.cli.output import NamedRecording, Outcomes, add_output, arrange, in_order, plain_name, write
 from asr.errors import InputError
-from asr.system.files import check_output, message_stream
-from asr.text.numbers import counted
-from asr.text.printable import printable
 
 if TYPE_CHECKING:
-    from asr.data.manifest import Utterance
-    from asr.recognition.aligned_segments import Aligned, AlignedSegment, SegmentRules
-    from asr.recognition.inference import Inference
-    from asr.recognition.recognizer import Recognizer
+    from asr.core.data.manifest import Utterance
+    from asr.core.recognition.aligned_segments import Aligned, AlignedSegment, SegmentRules
+    from asr.core.recognition.inference import Inference
+    from asr.core.recognition.recognizer import Recognizer
 
 OnAligned = Callable[["Utterance", "Aligned"], None]
 WORST = 10  # number of listed texts
@@ -59,7 +59,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.worst < 0:
         raise InputError(f"--worst must not be negative; got {options.worst}.")
     rules = _segment_rules(options)
-    from asr.data.index_cache import listed_utterances
+    from asr.core.data.index_cache import listed_utterances
 
     inference_options = inference(options)
     recognizer = load_model(options)
@@ -116,7 +116,7 @@ def _add_segments(parser: argparse.ArgumentParser) -> None:
 
 def _segment_rules(options: argparse.Namespace) -> "SegmentRules | None":
     """Collect the rules for good segments; None without --segments."""
-    from asr.recognition.aligned_segments import SegmentRules
+    from asr.core.recognition.aligned_segments import SegmentRules
 
     given = {"min_score": options.min_score, "min_seconds": options.min_seconds, "max_seconds": options.max_seconds}
     if options.segments is None:
@@ -138,7 +138,7 @@ def _segment_rules(options: argparse.Namespace) -> "SegmentRules | None":
 def _segments(
     recognizer: "Recognizer", utterance: "Utterance", aligned: "Aligned", rules: "SegmentRules"
 ) -> "list[AlignedSegment]":
-    from asr.recognition.aligned_segments import cut_segments
+    from asr.core.recognition.aligned_segments import cut_segments
 
     model = recognizer.model
     return list(
@@ -155,7 +155,7 @@ def _segments(
 
 def _write_segments(path: Path, segments: "Sequence[AlignedSegment]") -> None:
     """Write the good segments, print the other segments with the reason, and print the numbers of both."""
-    from asr.data.manifest import write_manifest
+    from asr.core.data.manifest import write_manifest
 
     good = [segment for segment in segments if segment.problem is None]
     write_manifest(path, [segment.utterance for segment in good], [round(segment.score, 4) for segment in good])
@@ -181,7 +181,7 @@ def _outcomes(
     utterances: "list[Utterance]",
 ) -> Outcomes:
     """Yield each utterance's aligned reference text, or the reason of a failure."""
-    from asr.recognition.aligned_segments import align_utterances
+    from asr.core.recognition.aligned_segments import align_utterances
 
     for utterance, aligned in align_utterances(recognizer, utterances, inference_options, on_progress):
         if isinstance(aligned, str):

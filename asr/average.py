@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from asr.cli.command import run_command
-from asr.cli.parser import CommandParser
+from asr.base.system.files import check_apart, real
+from asr.base.text.printable import printable
+from asr.core.cli.command import run_command
+from asr.core.cli.parser import CommandParser
 from asr.errors import InputError
-from asr.system.files import check_apart, real
-from asr.text.printable import printable
 
 if TYPE_CHECKING:
-    from asr.checkpoint.load import InitialModel
+    from asr.core.checkpoint.load import InitialModel
 
 NUM_BEST = 5  # default without --best and --last
 SHARE = 0.3  # default share of --start
@@ -60,8 +60,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             f"{wanted} checkpoints were requested, but the run stored only {len(checkpoints)} (checkpoint.keep)",
             file=sys.stderr,
         )
-    from asr.checkpoint.load import InitialModel, stored_at, write_bundle
-    from asr.interchange.hub import path_of
+    from asr.core.checkpoint.load import InitialModel, stored_at, write_bundle
+    from asr.core.hub.download import path_of
 
     start = None if options.start is None else InitialModel(options.start, path_of(options.start), share)
     check_apart("--output-dir", options.output_dir, [*checkpoints, *([stored_at(start.path)] if start else [])])
@@ -97,7 +97,7 @@ def find_checkpoints(sources: Sequence[Path], best: int | None, last: int | None
 
 
 def _choose(run_dir: Path, best: int | None, last: int | None) -> list[Path]:
-    from asr.checkpoint.saved import CHECKPOINTS, kept_checkpoints, select
+    from asr.core.checkpoint.saved import CHECKPOINTS, kept_checkpoints, select
 
     folder = run_dir / CHECKPOINTS
     validated = [checkpoint for checkpoint in kept_checkpoints(folder) if checkpoint.score is not None]
@@ -115,8 +115,8 @@ def check_one_run(checkpoints: Sequence[Path]) -> None:
     Raises:
         InputError: checkpoints are damaged or differ; the message names the file and the difference.
     """
-    from asr.checkpoint.saved import damage
-    from asr.run.resume import differences
+    from asr.core.checkpoint.saved import damage
+    from asr.core.run.resume import differences
 
     for path in checkpoints:
         if not path.is_file():
@@ -133,8 +133,8 @@ def check_one_run(checkpoints: Sequence[Path]) -> None:
 
 def _origin(checkpoint: Path) -> dict[str, Any]:
     """Return values that are equal in all checkpoints of a run: config, hashes of fitted files, and the run's id."""
-    from asr.checkpoint.load import checkpoint_bundle, read_checkpoint
-    from asr.run.resume import RUN_KEY
+    from asr.core.checkpoint.load import checkpoint_bundle, read_checkpoint
+    from asr.core.run.resume import RUN_KEY
 
     bundle, run = checkpoint_bundle(checkpoint), read_checkpoint(checkpoint).get(RUN_KEY)
     learnt = {name: hashlib.sha256(content).hexdigest()[:16] for name, content in bundle.files.items()}
@@ -143,8 +143,8 @@ def _origin(checkpoint: Path) -> dict[str, Any]:
 
 def model_card(output_dir: Path, checkpoints: Sequence[Path], start: "InitialModel | None" = None) -> str:
     """Write the model card, which names the averaged checkpoints and the initial model."""
-    from asr.checkpoint.bundle import is_encoder
-    from asr.checkpoint.load import checkpoint_bundle
+    from asr.core.checkpoint.bundle import is_encoder
+    from asr.core.checkpoint.load import checkpoint_bundle
 
     lines = "\n".join(f"* {path.stem}" for path in checkpoints)
     counted = f"{_count(checkpoints)}{_and_start(start)}"

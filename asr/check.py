@@ -3,11 +3,11 @@
 from collections import Counter
 from collections.abc import Sequence
 
-from asr.cli.command import run_command
-from asr.cli.parser import CommandParser
-from asr.settings.plugins import homes, use
-from asr.text.numbers import counted
-from asr.text.printable import printable
+from asr.base.settings.plugins import homes, use
+from asr.base.text.numbers import counted
+from asr.base.text.printable import printable
+from asr.core.cli.command import run_command
+from asr.core.cli.parser import CommandParser
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -17,7 +17,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("package", metavar="PACKAGE", help="dotted name of the package, such as mylab.speech")
     package = parser.parse_args(arguments).package
     use([package], "PACKAGE")
-    from asr.contract.package import examine
+    from asr.apps.check.package import examine
 
     home = next(home for home in homes() if home.package == package)
     results: Counter[bool] = Counter()

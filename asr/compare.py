@@ -7,17 +7,17 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from asr.cli.command import audio_progress, run_command
-from asr.cli.parser import CommandParser
-from asr.cli.report_options import add_report, audio_budget
-from asr.cli.table import lay_out, short_name
+from asr.base.system.files import check_output, is_stream, message_stream, write_output
+from asr.base.text.numbers import counted, interval, points, probability, rate
+from asr.base.text.printable import listed, printable
+from asr.core.cli.command import audio_progress, run_command
+from asr.core.cli.parser import CommandParser
+from asr.core.cli.report_options import add_report, audio_budget
+from asr.core.cli.table import lay_out, short_name
 from asr.errors import InputError
-from asr.system.files import check_output, is_stream, message_stream, write_output
-from asr.text.numbers import counted, interval, points, probability, rate
-from asr.text.printable import listed, printable
 
 if TYPE_CHECKING:
-    from asr.evaluation.utterances import Scored
+    from asr.core.evaluation.utterances import Scored
 
 TOP = 10
 
@@ -26,8 +26,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Compare two evaluations of the same manifest."""
     options = parse(arguments)
     budget = audio_budget(options, [options.a, options.b])
-    from asr.evaluation.comparison import compare
-    from asr.evaluation.utterances import read_scored
+    from asr.core.evaluation.comparison import compare
+    from asr.core.evaluation.utterances import read_scored
 
     a, b = read_scored(options.a), read_scored(options.b)
     comparison = compare(a, b)
@@ -94,10 +94,10 @@ def report(
     budget: float,
 ) -> str:
     """Make the page, with up to `budget` bytes of recordings of the utterances that changed most."""
-    from asr.evaluation.comparison import counts_of, match
-    from asr.report.clips import record
-    from asr.report.comparison import comparison_report
-    from asr.report.evaluation import About
+    from asr.apps.report.comparison import comparison_report
+    from asr.apps.report.evaluation import About
+    from asr.apps.web.clips import record
+    from asr.core.evaluation.comparison import counts_of, match
 
     utterances = [result.utterance for result in a]
     unit = comparison["unit"]
@@ -119,8 +119,8 @@ def name_of(path: str) -> str:
 
 def headline(comparison: Mapping[str, Any], a: str, b: str) -> list[str]:
     """Return lines with the verdict, both rates, their difference with its interval, and each model's wins."""
-    from asr.evaluation.comparison import change, rate_name, verdict
-    from asr.text.scripts import NO_WORDS
+    from asr.base.text.scripts import NO_WORDS
+    from asr.core.evaluation.comparison import change, rate_name, verdict
 
     rows: list[tuple[str, ...]] = [
         ("", f"{rate_name(comparison)} %", "95 % interval", "errors", "subst.", "ins.", "del.")
@@ -155,8 +155,8 @@ def changes(comparison: Mapping[str, Any], a: "Sequence[Scored]", b: "Sequence[S
     rows = comparison["changed"][:top]
     if not rows:
         return []
-    from asr.cli.side_by_side import LEGEND, side_by_side
-    from asr.evaluation.comparison import counts_of
+    from asr.core.cli.side_by_side import LEGEND, side_by_side
+    from asr.core.evaluation.comparison import counts_of
 
     results_a, results_b = ({(result.subset, result.utterance.id): result for result in results} for results in (a, b))
     num_changed = len(comparison["changed"])

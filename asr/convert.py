@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from asr.cli.command import run_command
-from asr.cli.parser import CommandParser
+from asr.base.system.files import check_apart, check_output, message_stream, real, write_whole
+from asr.core.cli.command import run_command
+from asr.core.cli.parser import CommandParser
 from asr.errors import InputError
-from asr.system.files import check_apart, check_output, message_stream, real, write_whole
 
 if TYPE_CHECKING:
-    from asr.interchange.foreign import Converted
+    from asr.apps.convert.foreign import Converted
 
 BUNDLE, NEMO, HUGGING_FACE = "bundle", "nemo", "huggingface"
 PAD_MODES = ("zeros", "reflect")
@@ -64,16 +64,16 @@ def to_bundle(options: Namespace) -> None:
     """Convert another toolkit's model to a bundle."""
     from dataclasses import replace
 
-    from asr.checkpoint.address import hub_hint, is_address
-    from asr.checkpoint.bundle import OF_A_BUNDLE, read_bundle, replace_bundle
-    from asr.checkpoint.load import bundle_folder
-    from asr.data.manifest import read_manifest
-    from asr.interchange.foreign import Choices
-    from asr.interchange.hub import download
-    from asr.interchange.huggingface.convert import from_huggingface
-    from asr.interchange.huggingface.files import is_huggingface
-    from asr.interchange.local_attention import is_bundle, with_local_attention
-    from asr.interchange.nemo.convert import from_nemo
+    from asr.apps.convert.foreign import Choices
+    from asr.apps.convert.huggingface.convert import from_huggingface
+    from asr.apps.convert.huggingface.files import is_huggingface
+    from asr.apps.convert.local_attention import is_bundle, with_local_attention
+    from asr.apps.convert.nemo.convert import from_nemo
+    from asr.core.checkpoint.address import hub_hint, is_address
+    from asr.core.checkpoint.bundle import OF_A_BUNDLE, read_bundle, replace_bundle
+    from asr.core.checkpoint.load import bundle_folder
+    from asr.core.data.manifest import read_manifest
+    from asr.core.hub.download import download
 
     model, output, source, local_attention = options.model, options.output, options.source, options.local_attention
     path, origin = Path(model), real(Path(model)).name
@@ -104,11 +104,11 @@ def to_bundle(options: Namespace) -> None:
 
 def to_archive(model: str, output: Path) -> None:
     """Convert a bundle to a `.nemo` archive."""
-    from asr.checkpoint.bundle import read_bundle
-    from asr.checkpoint.load import bundle_folder
-    from asr.interchange.hub import path_of
-    from asr.interchange.nemo.archive import write_archive
-    from asr.interchange.nemo.convert import to_nemo
+    from asr.apps.convert.nemo.archive import write_archive
+    from asr.apps.convert.nemo.convert import to_nemo
+    from asr.core.checkpoint.bundle import read_bundle
+    from asr.core.checkpoint.load import bundle_folder
+    from asr.core.hub.download import path_of
 
     folder = bundle_folder(path_of(model))
     check_output("--output", output, "model.nemo", inputs=[folder])
@@ -119,12 +119,12 @@ def to_archive(model: str, output: Path) -> None:
 
 def to_folder(model: str, output: Path) -> None:
     """Convert a bundle to a folder for transformers."""
-    from asr.checkpoint.bundle import read_bundle
-    from asr.checkpoint.load import bundle_folder
-    from asr.interchange.hub import path_of
-    from asr.interchange.huggingface.convert import to_huggingface
-    from asr.interchange.huggingface.files import replace_huggingface
-    from asr.interchange.huggingface.parakeet import names_left_out
+    from asr.apps.convert.huggingface.convert import to_huggingface
+    from asr.apps.convert.huggingface.files import replace_huggingface
+    from asr.apps.convert.huggingface.parakeet import names_left_out
+    from asr.core.checkpoint.bundle import read_bundle
+    from asr.core.checkpoint.load import bundle_folder
+    from asr.core.hub.download import path_of
 
     folder = bundle_folder(path_of(model))
     check_apart("--output", output, [folder])

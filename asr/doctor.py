@@ -9,30 +9,30 @@ import copy
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from asr.core.training.hydra_command import experiment_command, read_recognition
 from asr.errors import InputError
-from asr.training.hydra_command import experiment_command, read_recognition
 
 if TYPE_CHECKING:
     from rich.progress import Progress
 
-    from asr.data.corpus import Corpus
-    from asr.diagnosis.finding import OnProgress
-    from asr.recognition.recognizer import Recognizer
-    from asr.report.diagnosis import Diagnosis
-    from asr.run.settings import RunSettings
+    from asr.apps.doctor.finding import OnProgress
+    from asr.apps.doctor.page import Diagnosis
+    from asr.core.data.corpus import Corpus
+    from asr.core.recognition.recognizer import Recognizer
+    from asr.core.run.settings import RunSettings
 
 
 def doctor(settings: "RunSettings") -> None:
     """Examine a corpus and forecast a training."""
-    from asr.data.corpus import prepare_if_absent, read_corpus
-    from asr.data.index_cache import IndexCache
-    from asr.diagnosis.examination import Manifests, sampled, splits_of
-    from asr.diagnosis.texts import character_findings
-    from asr.interchange.models import load_recognizer
-    from asr.report.diagnosis import Diagnosis
-    from asr.run.names import DOCTOR
-    from asr.storage.session import configure
-    from asr.text.normalize import as_written, get_normalizer
+    from asr.apps.doctor.examination import Manifests, sampled, splits_of
+    from asr.apps.doctor.page import Diagnosis
+    from asr.apps.doctor.texts import character_findings
+    from asr.base.storage.session import configure
+    from asr.base.text.normalize import as_written, get_normalizer
+    from asr.core.data.corpus import prepare_if_absent, read_corpus
+    from asr.core.data.index_cache import IndexCache
+    from asr.core.hub.models import load_recognizer
+    from asr.core.run.names import DOCTOR
 
     configure(settings.data.storage)
     _ = settings.data.plan.batches.seconds  # auto is refused
@@ -65,9 +65,9 @@ def _examine(
     settings: "RunSettings", corpus: "Corpus", diagnosis: "Diagnosis", recognizer: "Recognizer | None"
 ) -> None:
     """Examine the corpus and, with a model, the alignment of its texts, with a progress bar."""
-    from asr.cli.command import progress_bar
-    from asr.diagnosis.alignment import alignment_findings
-    from asr.diagnosis.examination import bounds_of, examine
+    from asr.apps.doctor.alignment import alignment_findings
+    from asr.apps.doctor.examination import bounds_of, examine
+    from asr.core.cli.command import progress_bar
 
     with progress_bar() as bar:
 
@@ -90,12 +90,12 @@ def _forecast(settings: "RunSettings", corpus: "Corpus", sample: "Corpus", diagn
     """Make the model, forecast memory, run trial steps, and estimate the time of a training."""
     import torch
 
-    from asr.cli.command import progress_bar
-    from asr.diagnosis.finding import Severity
-    from asr.diagnosis.forecast import forecast, fresh_model
-    from asr.diagnosis.learning_rates import NUM_STEPS, range_test
-    from asr.report.diagnosis import range_chart, rate_chart
-    from asr.training.gradient_checkpointing import recompute_blocks
+    from asr.apps.doctor.finding import Severity
+    from asr.apps.doctor.forecast import forecast, fresh_model
+    from asr.apps.doctor.learning_rates import NUM_STEPS, range_test
+    from asr.apps.doctor.page import range_chart, rate_chart
+    from asr.core.cli.command import progress_bar
+    from asr.core.training.gradient_checkpointing import recompute_blocks
 
     torch.set_num_threads(settings.num_threads)
     torch.manual_seed(settings.seed)

@@ -9,7 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 from rich.cells import cell_len
 
-from asr.cli.command import (
+from asr.base.storage.location import printable_url
+from asr.base.system.files import message_stream, real, write_output, write_whole, write_whole_text
+from asr.base.text.normalize import NORMALIZERS, get_normalizer
+from asr.base.text.numbers import counted, interval, number, rate
+from asr.base.text.printable import printable
+from asr.base.text.scripts import NO_WORDS
+from asr.core.cli.command import (
     add_decoding,
     add_language,
     audio_progress,
@@ -20,25 +26,19 @@ from asr.cli.command import (
     model_parser,
     run_command,
 )
-from asr.cli.conditions import add_conditions, check_conditions, conditions, conditions_table, evaluate_harder
-from asr.cli.output import new_output_dir
-from asr.cli.report_options import add_report, audio_budget
-from asr.cli.side_by_side import WIDTH
-from asr.cli.table import lay_out, short_name
+from asr.core.cli.conditions import add_conditions, check_conditions, conditions, conditions_table, evaluate_harder
+from asr.core.cli.output import new_output_dir
+from asr.core.cli.report_options import add_report, audio_budget
+from asr.core.cli.side_by_side import WIDTH
+from asr.core.cli.table import lay_out, short_name
 from asr.errors import InputError
-from asr.storage.location import printable_url
-from asr.system.files import message_stream, real, write_output, write_whole, write_whole_text
-from asr.text.normalize import NORMALIZERS, get_normalizer
-from asr.text.numbers import counted, interval, number, rate
-from asr.text.printable import printable
-from asr.text.scripts import NO_WORDS
 
 if TYPE_CHECKING:
-    from asr.data.manifest import Utterance
-    from asr.evaluation.conditions import Harder
-    from asr.evaluation.result import Evaluation
-    from asr.recognition.inference import Inference
-    from asr.recognition.recognizer import Recognizer
+    from asr.core.data.manifest import Utterance
+    from asr.core.evaluation.conditions import Harder
+    from asr.core.evaluation.result import Evaluation
+    from asr.core.recognition.inference import Inference
+    from asr.core.recognition.recognizer import Recognizer
 
 ALL = "all manifests"
 
@@ -73,7 +73,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     check_conditions(options)
     normalize = None if options.normalizer is None else get_normalizer(options.normalizer)
     inference_options = inference(options)
-    from asr.data.index import manifest_name
+    from asr.core.data.index import manifest_name
 
     names = [manifest_name(path) for path in options.manifests]
     if len(set(names)) < len(names):
@@ -87,7 +87,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         check_prompt(recognizer, options.language)
         if labels := recognizer.label_names:
             manifests = _read(paths, labels)
-        from asr.evaluation.result import evaluate, together
+        from asr.core.evaluation.result import evaluate, together
 
         ways = conditions(options, recognizer.model.features.sample_rate)
         evaluations: dict[str, Evaluation] = {}
@@ -134,7 +134,7 @@ def _read(paths: Mapping[str, str], labels: Sequence[str] = ()) -> "dict[str, li
     Raises:
         InputError: a line is not an utterance.
     """
-    from asr.data.index_cache import listed_utterances
+    from asr.core.data.index_cache import listed_utterances
 
     manifests = {}
     for name, path in paths.items():
@@ -173,9 +173,9 @@ def report(
     harder: "Mapping[str, Sequence[Harder]]",
 ) -> str:
     """Make the page, with up to `budget` bytes of recordings of the utterances with the most errors."""
-    from asr.evaluation.result import together
-    from asr.report.clips import record_with_features
-    from asr.report.evaluation import About, evaluation_report
+    from asr.apps.report.evaluation import About, evaluation_report
+    from asr.apps.web.clips import record_with_features
+    from asr.core.evaluation.result import together
 
     everything = together(list(evaluations.values()))
     utterances = [scored.utterance for scored in everything.scored]

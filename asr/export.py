@@ -10,20 +10,28 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
-from asr.cli.command import DECODERS, add_base, add_latency, audio_progress, check_language, progress_bar, run_command
-from asr.cli.parser import CommandParser
+from asr.base.system.files import check_apart, real
+from asr.core.cli.command import (
+    DECODERS,
+    add_base,
+    add_latency,
+    audio_progress,
+    check_language,
+    progress_bar,
+    run_command,
+)
+from asr.core.cli.parser import CommandParser
 from asr.errors import InputError
-from asr.system.files import check_apart, real
 
 if TYPE_CHECKING:
     from onnx import ModelProto
 
-    from asr.checkpoint.bundle import Bundle
-    from asr.data.manifest import Utterance
-    from asr.publishing.agreement import ProgramDifference
-    from asr.publishing.browser_runtime import Runtime
-    from asr.publishing.programs import Files
-    from asr.recognition.recognizer import Recognizer
+    from asr.apps.export.agreement import ProgramDifference
+    from asr.apps.export.browser_runtime import Runtime
+    from asr.apps.export.programs import Files
+    from asr.core.checkpoint.bundle import Bundle
+    from asr.core.data.manifest import Utterance
+    from asr.core.recognition.recognizer import Recognizer
 
 SMALLER = {
     "int8": "matrix products with 8-bit weights",
@@ -45,10 +53,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         raise InputError("--example needs --web; it is for the page.")
     if options.to == HUGGING_FACE:
         return _publish(options)
-    from asr.publishing.agreement import recordings
-    from asr.publishing.exported_folder import check_exported, replace_exported, token_files
-    from asr.publishing.program_weights import write
-    from asr.publishing.programs import (
+    from asr.apps.export.agreement import recordings
+    from asr.apps.export.exported_folder import check_exported, replace_exported, token_files
+    from asr.apps.export.program_weights import write
+    from asr.apps.export.programs import (
         all_programs,
         check_exportable,
         differences,
@@ -155,8 +163,8 @@ def _check_options(options: argparse.Namespace) -> None:
 
 def _publish(options: argparse.Namespace) -> int:
     """Write a folder for transformers, with a model card; print the command to upload it."""
-    from asr.interchange.hub import path_of
-    from asr.publishing.publication import publish
+    from asr.apps.convert.huggingface.publication import publish
+    from asr.core.hub.download import path_of
 
     about = {name: getattr(options, name) for name in ("language", *OPTIONS[HUGGING_FACE])}
     files, left_out = publish(path_of(options.model), options.output, **about)
@@ -172,10 +180,10 @@ def _publish(options: argparse.Namespace) -> int:
 
 def _opened(options: argparse.Namespace) -> "tuple[Recognizer, Bundle]":
     """Return the recogniser to export, and its bundle without the weights, which would be in memory twice."""
-    from asr.checkpoint.load import bundle_recognizer, read_model, stored_at
-    from asr.interchange.hub import path_of
-    from asr.publishing.fixed_prompt import with_language
-    from asr.recognition.latency import set_latency
+    from asr.apps.export.fixed_prompt import with_language
+    from asr.core.checkpoint.load import bundle_recognizer, read_model, stored_at
+    from asr.core.hub.download import path_of
+    from asr.core.recognition.latency import set_latency
 
     path, base = path_of(options.model), None if options.base is None else path_of(options.base)
     check_apart("--output", options.output, [stored_at(given) for given in (path, base) if given is not None])
@@ -190,7 +198,7 @@ def _opened(options: argparse.Namespace) -> "tuple[Recognizer, Bundle]":
 
 def _with_decoder(bundle: "Bundle", name: str | None) -> "Bundle":
     """Return the bundle with another decoder, if a name is given."""
-    from asr.checkpoint.load import decoder_settings
+    from asr.core.checkpoint.load import decoder_settings
 
     instead = {} if name is None else {"name": name}
     return replace(bundle, config=bundle.config | {"decode": decoder_settings(bundle, instead)})
@@ -202,7 +210,7 @@ def _utterances(options: argparse.Namespace) -> "list[Utterance]":
     Raises:
         InputError: --quantize is missing, or the manifest is invalid.
     """
-    from asr.data.manifest import read_manifest
+    from asr.core.data.manifest import read_manifest
 
     if options.manifest is None:
         return []
@@ -215,7 +223,7 @@ def _runtime(
     options: argparse.Namespace, bundle: "Bundle", recognizer: "Recognizer", on_step: Callable[[str], None]
 ) -> "Runtime | None":
     """Prepare the browser runtime for the page of --web; None without --web."""
-    from asr.publishing.site import prepare_site
+    from asr.apps.export.site import prepare_site
 
     if not options.web:
         return None
@@ -230,7 +238,7 @@ def _write_site(
     runtime: "Runtime",
 ) -> None:
     """Write the page, and print the command to open it."""
-    from asr.publishing.site import write_site
+    from asr.apps.export.site import write_site
 
     folder = options.output
     size = write_site(folder, _source(options), bundle, recognizer, files, runtime, options.example)
@@ -246,8 +254,8 @@ def _figures(
     utterances: "Sequence[Utterance]",
 ) -> str:
     """Measure size, speed and WER before and after quantisation; return a table."""
-    from asr.publishing.card import measured, speeds, table
-    from asr.publishing.programs import net_of, running, size
+    from asr.apps.export.card import measured, speeds, table
+    from asr.apps.export.programs import net_of, running, size
 
     file, net = net_of(recognizer)
     rates = speeds(recognizer, {name: files[file] for name, files in made.items()}, net)
@@ -279,8 +287,8 @@ def _compared(
 
 def _source(options: argparse.Namespace) -> str:
     """Return the name of the exported model."""
-    from asr.checkpoint.load import BUNDLE
-    from asr.interchange.hub import is_address
+    from asr.core.checkpoint.load import BUNDLE
+    from asr.core.hub.download import is_address
 
     path = real(Path(options.model))
     return str(options.model) if is_address(options.model) else path.parent.name if path.name == BUNDLE else path.name
@@ -295,7 +303,7 @@ def _card(
     compared: str,
     figures: str,
 ) -> str:
-    from asr.publishing.card import card, described
+    from asr.apps.export.card import card, described
 
     return card(
         recognizer,

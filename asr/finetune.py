@@ -11,19 +11,19 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from asr.checkpoint.saved import MERGED
-from asr.cli.command import run_command
-from asr.cli.own_corpus import DATA, TEST, Say, WrittenCorpus, parts_of, write_corpus
-from asr.cli.parser import CommandParser
+from asr.apps.finetune.own_corpus import DATA, TEST, Say, WrittenCorpus, parts_of, write_corpus
+from asr.base.system.files import write_whole_text
+from asr.base.text.numbers import counted
+from asr.base.text.printable import printable
+from asr.core.checkpoint.saved import MERGED
+from asr.core.cli.command import run_command
+from asr.core.cli.parser import CommandParser
+from asr.core.run.names import CONFIG
 from asr.errors import InputError
-from asr.run.names import CONFIG
-from asr.system.files import write_whole_text
-from asr.text.numbers import counted
-from asr.text.printable import printable
 
 if TYPE_CHECKING:
-    from asr.run.finetuning import ChosenSettings
-    from asr.run.initialization import Initialization
+    from asr.apps.finetune.settings import ChosenSettings
+    from asr.core.run.initialization import Initialization
 
 STORED = "finetune.json"  # in --output: the command, and the settings that were chosen
 CONVERTED = "model"  # in --output: MODEL, converted from another toolkit's format
@@ -46,7 +46,7 @@ INSTEAD = {  # settings that --set must not contain, and the options that choose
 def main(arguments: Sequence[str] | None = None) -> int:
     """Choose the settings of a training run, run it, and print what it has gained."""
     options = parse(arguments)
-    from asr.system.lock import alone_in
+    from asr.base.system.lock import alone_in
 
     try:
         options.output.mkdir(parents=True, exist_ok=True)
@@ -70,8 +70,8 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     Raises:
         InputError: an option is invalid.
     """
-    from asr.run.names import METHODS
-    from asr.sources.options import add_source_options
+    from asr.apps.finetune.options import add_source_options
+    from asr.core.run.names import METHODS
 
     parser = CommandParser(
         prog="python -m asr.finetune",
@@ -182,10 +182,10 @@ def prepare(options: argparse.Namespace) -> dict[str, Any]:
     Returns:
         "lines", which were printed; "overrides" of asr.train; "model", as in `init.from`; "is_adapter".
     """
-    from asr.text.normalize import get_normalizer
-    from asr.tokenizer.extension import pieces_for
-    from asr.training.hydra_command import compose_settings
-    from asr.training.overrides import setting
+    from asr.base.text.normalize import get_normalizer
+    from asr.core.data.tokenizer_extension import pieces_for
+    from asr.core.training.hydra_command import compose_settings
+    from asr.core.training.overrides import setting
 
     lines: list[str] = []
 
@@ -212,10 +212,10 @@ def prepare(options: argparse.Namespace) -> dict[str, Any]:
 
 def model_of(options: argparse.Namespace) -> str:
     """Return MODEL as `init.from` takes it; a model in another toolkit's format is converted first."""
-    from asr.checkpoint.bundle import OF_A_BUNDLE
-    from asr.checkpoint.load import is_nemo
-    from asr.interchange.hub import path_of
-    from asr.interchange.huggingface.files import is_huggingface
+    from asr.apps.convert.huggingface.files import is_huggingface
+    from asr.core.checkpoint.bundle import OF_A_BUNDLE
+    from asr.core.checkpoint.load import is_nemo
+    from asr.core.hub.download import path_of
 
     path = path_of(options.model)
     is_bundle = all((path / name).is_file() for name in OF_A_BUNDLE)
@@ -228,9 +228,9 @@ def model_of(options: argparse.Namespace) -> str:
 
 def initial_model(model: str) -> "Initialization":
     """Read the initial model."""
-    from asr.checkpoint.load import check_recognises
-    from asr.run.initialization import start_of
-    from asr.run.settings import InitSettings
+    from asr.core.checkpoint.load import check_recognises
+    from asr.core.run.initialization import start_of
+    from asr.core.run.settings import InitSettings
 
     merged = Path(model) / MERGED
     if (Path(model) / STORED).is_file() and merged.is_dir():
@@ -247,8 +247,8 @@ def choices(
     """Choose the settings that the user does not give, and print each with its reason."""
     import torch
 
-    from asr.run import finetuning
-    from asr.run.finetuning import ChosenSettings
+    from asr.apps.finetune import settings as finetuning
+    from asr.apps.finetune.settings import ChosenSettings
 
     chosen: list[ChosenSettings] = []
 
@@ -276,17 +276,17 @@ def plan_choices(
 
     `batch` is the size that is chosen if it fits.
     """
-    from asr.data.corpus import read_corpus
-    from asr.data.index_cache import IndexCache
-    from asr.diagnosis.durations import durations
-    from asr.diagnosis.forecast import fresh_model
-    from asr.diagnosis.planned import planned
-    from asr.diagnosis.trial import device_of
-    from asr.run import finetuning
-    from asr.text.normalize import get_normalizer
-    from asr.training.batch_size import find_batch_seconds
-    from asr.training.gradient_checkpointing import recompute_blocks
-    from asr.training.hydra_command import compose_settings
+    from asr.apps.doctor.durations import durations
+    from asr.apps.doctor.forecast import fresh_model
+    from asr.apps.doctor.longest_batch import find_batch_seconds
+    from asr.apps.doctor.planned import planned
+    from asr.apps.doctor.trial import device_of
+    from asr.apps.finetune import settings as finetuning
+    from asr.base.text.normalize import get_normalizer
+    from asr.core.data.corpus import read_corpus
+    from asr.core.data.index_cache import IndexCache
+    from asr.core.training.gradient_checkpointing import recompute_blocks
+    from asr.core.training.hydra_command import compose_settings
 
     settings = compose_settings([*overrides, *batch.overrides, *options.set])
     cache = IndexCache(settings.data.index_dir)
@@ -320,9 +320,9 @@ def plan_choices(
 
 def conclude(output: Path, stored: dict[str, Any]) -> None:
     """Test the model that is to be used; print the gains, the worst utterances and the next commands."""
-    from asr.evaluation.comparison import before_and_after, gain
-    from asr.evaluation.utterances import read_scored
-    from asr.run.names import COMPARISON, REPORT
+    from asr.core.evaluation.comparison import before_and_after, gain
+    from asr.core.evaluation.utterances import read_scored
+    from asr.core.run.names import COMPARISON, REPORT
 
     model = output
     if stored["is_adapter"]:

@@ -90,7 +90,7 @@ class WaveformAugment(Protocol):
     """A random change of one utterance's waveform, (S,) to (S',), drawn from torch's CPU generator.
 
     The constructor takes the sample rate. A setting `recordings` is the path of a folder or a manifest; the class
-    receives it as `Recordings`. (A change of speed has the stage "plan": `asr.data.dataset.SpeedPerturbation`.)
+    receives it as `Recordings`. (A change of speed has the stage "plan": `asr.core.data.dataset.SpeedPerturbation`.)
     """
 
     stage: ClassVar[str]  # "waveform"
@@ -310,7 +310,7 @@ class Prompt(Protocol):
 
 
 Taps = Mapping[int, Tap]
-"""Taps by block index, from 0; `asr.encoder.stack.run_blocks` applies them."""
+"""Taps by block index, from 0; `asr.components.encoder.stack.run_blocks` applies them."""
 NO_TAPS: Taps = MappingProxyType({})
 
 
@@ -379,7 +379,7 @@ class StreamingEncoder(Encoder, Protocol):
 
 
 class Decoders(NamedTuple):
-    """Names of the decoders of a head, in order of preference; `asr.decode.choice` reads them.
+    """Names of the decoders of a head, in order of preference; `asr.core.recognition.decoder_choice` reads them.
 
     Args:
         greedy: the greedy decoders, each for another part of the head.

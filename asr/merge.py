@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from asr.cli.command import add_base, run_command
-from asr.cli.parser import CommandParser
-from asr.system.files import check_apart, real
-from asr.text.printable import printable
+from asr.base.system.files import check_apart, real
+from asr.base.text.printable import printable
+from asr.core.cli.command import add_base, run_command
+from asr.core.cli.parser import CommandParser
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -31,9 +31,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     if not 0 <= options.share < 1:
         parser.error(f"--share must be at least 0 and less than 1; got {options.share:g}")
-    from asr.checkpoint.bundle import check_replaceable, replace_bundle
-    from asr.checkpoint.load import average, bundle_recognizer, read_model, stored_at
-    from asr.interchange.hub import path_of
+    from asr.core.checkpoint.bundle import check_replaceable, replace_bundle
+    from asr.core.checkpoint.load import average, bundle_recognizer, read_model, stored_at
+    from asr.core.hub.download import path_of
 
     path, base_path = path_of(options.model), path_of(options.base)
     check_apart("--output", options.output, map(stored_at, (path, base_path)))

@@ -5,16 +5,16 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from asr.cli.command import MODELS, add_base, run_command
-from asr.cli.parser import CommandParser
-from asr.cli.table import lay_out
-from asr.text.numbers import counted
-from asr.text.printable import printable
+from asr.base.text.numbers import counted
+from asr.base.text.printable import printable
+from asr.core.cli.command import MODELS, add_base, run_command
+from asr.core.cli.parser import CommandParser
+from asr.core.cli.table import lay_out
 
 if TYPE_CHECKING:
-    from asr.checkpoint.bundle import Bundle
+    from asr.core.checkpoint.bundle import Bundle
+    from asr.core.recognition.recognizer import Recognizer
     from asr.interfaces import Tokenizer
-    from asr.recognition.recognizer import Recognizer
 
 NUM_TOKENS = 20  # number of tokens that are printed without --tokens
 SECTIONS = ("normalizer", "tokenizer", "features", "encoder", "prompt", "head", "decode")
@@ -28,8 +28,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     add_base(parser)
     parser.add_argument("--tokens", action="store_true", help="print only the tokens, one per line: number and token")
     options = parser.parse_args(arguments)
-    from asr.checkpoint.load import bundle_recognizer, read_model
-    from asr.interchange.hub import path_of
+    from asr.core.checkpoint.load import bundle_recognizer, read_model
+    from asr.core.hub.download import path_of
 
     path = path_of(options.model)
     bundle = read_model(path, None if options.base is None else path_of(options.base))
@@ -71,7 +71,7 @@ def _part(name: str, settings: Mapping[str, Any]) -> Iterator[str]:
 
 def _frames(recognizer: "Recognizer") -> Iterator[str]:
     """Yield the durations that follow from features and encoder."""
-    from asr.recognition.latency import latencies, listed
+    from asr.core.recognition.latency import latencies, listed
 
     model = recognizer.model
     hop, rate = model.features.hop, model.features.sample_rate

@@ -11,21 +11,21 @@ from itertools import count, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
-from asr.cli.command import complain, progress_bar, run_command
-from asr.cli.mixture_options import add_mixture, check_mixture
-from asr.cli.parser import CommandParser
-from asr.cli.table import lay_out
-from asr.data.text_lines import text_lines
+from asr.apps.language_models.mixture_options import add_mixture, check_mixture
+from asr.base.language_model.arpa import check_lengths
+from asr.base.system.files import check_output, message_stream, write_whole
+from asr.base.text.normalize import NORMALIZERS, get_normalizer, word_by_word
+from asr.base.text.numbers import counted
+from asr.core.cli.command import complain, progress_bar, run_command
+from asr.core.cli.parser import CommandParser
+from asr.core.cli.table import lay_out
+from asr.core.data.text_lines import text_lines
 from asr.errors import InputError
-from asr.language_model.arpa import check_lengths
-from asr.system.files import check_output, message_stream, write_whole
-from asr.text.normalize import NORMALIZERS, get_normalizer, word_by_word
-from asr.text.numbers import counted
 
 if TYPE_CHECKING:
     from rich.progress import Progress
 
-    from asr.language_model.kneser_ney import Array, NGrams
+    from asr.base.language_model.kneser_ney import Array, NGrams
 
 ORDER = 3
 ORDERS = (2, 6)  # range supported by KenLM
@@ -44,11 +44,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     text, extra, dev = (Text(spell) for spell in [_speller(options)] * 3)
     with progress_bar() as progress:
         ends = _read_all(options, text, extra, dev, progress)
-        from asr.cli.perplexity_table import dev_lines, words_line
-        from asr.language_model.extra_words import extend
-        from asr.language_model.interpolation import mix
-        from asr.language_model.kneser_ney import SPECIAL, write_arpa
-        from asr.language_model.query import DevText
+        from asr.apps.language_models.extra_words import extend
+        from asr.apps.language_models.interpolation import mix
+        from asr.apps.language_models.perplexity_table import dev_lines, words_line
+        from asr.base.language_model.kneser_ney import SPECIAL, write_arpa
+        from asr.base.language_model.query import DevText
 
         words, ids = text.finish()
         parts = [ids[begin:end] for begin, end in pairwise([0, *ends])] if options.interpolate else [ids]
@@ -61,7 +61,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         write(options.output, lambda file: write_arpa(model, words, file, lambda n: progress.advance(writing, n)))
     spelled = None
     if options.spelling is not None:
-        from asr.language_model.spelling import spelling_log_probs, spelling_of_text
+        from asr.base.language_model.spelling import spelling_log_probs, spelling_of_text
 
         letters, characters = spelling_of_text(words[:of_texts], ids)
         write(options.spelling, lambda file: write_arpa(letters, characters, file))
@@ -85,7 +85,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _estimate(
     ids: "Array", vocab_size: int, options: argparse.Namespace, thresholds: Sequence[int], progress: "Progress"
 ) -> "Sequence[NGrams]":
-    from asr.language_model.kneser_ney import estimate
+    from asr.base.language_model.kneser_ney import estimate
 
     counting = progress.add_task("counting", total=len(ids))
     with _on_disk("the temporary folder (see TMPDIR) must have room for the counts"):
@@ -199,7 +199,7 @@ class Text:
     """
 
     def __init__(self, spell: Speller) -> None:
-        from asr.language_model.kneser_ney import BOS, EOS, SPECIAL
+        from asr.base.language_model.kneser_ney import BOS, EOS, SPECIAL
 
         self.sentences = self.words = self.empty = self.unspellable = 0
         self._spell = spell
@@ -213,7 +213,7 @@ class Text:
         Raises:
             InputError: a line is invalid; the message names file and line.
         """
-        from asr.language_model.kneser_ney import SPECIAL
+        from asr.base.language_model.kneser_ney import SPECIAL
 
         ids, end, begin = array("i"), *self._around
         known = self._ids.__getitem__
@@ -253,7 +253,7 @@ class Text:
         """Return the words by id, sorted so that the order of lines does not matter, and the ids of the texts."""
         import numpy as np
 
-        from asr.language_model.kneser_ney import SPECIAL
+        from asr.base.language_model.kneser_ney import SPECIAL
 
         words = sorted(self._ids)
         final = np.arange(len(words) + len(SPECIAL), dtype=np.int32)
@@ -274,8 +274,8 @@ class Text:
 def _speller(options: argparse.Namespace) -> Speller:
     if options.tokens is None:
         return word_by_word(get_normalizer(options.normalizer), check_lengths)
-    from asr.decode.fusion.shallow_fusion import token_name
-    from asr.interchange.models import load_recognizer
+    from asr.components.decode.fusion.shallow_fusion import token_name
+    from asr.core.hub.models import load_recognizer
 
     recognizer = load_recognizer(options.tokens)
     normal, encode = word_by_word(recognizer.model.normalize), recognizer.model.tokenizer.encode

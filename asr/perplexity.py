@@ -5,15 +5,15 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from asr.cli.command import run_command
-from asr.cli.parser import CommandParser
-from asr.cli.table import lay_out
+from asr.core.cli.command import run_command
+from asr.core.cli.parser import CommandParser
+from asr.core.cli.table import lay_out
 
 if TYPE_CHECKING:
-    from asr.data.text_set import Sentences
-    from asr.evaluation.text_perplexity import TextPerplexity
+    from asr.base.language_model.kneser_ney import Array
+    from asr.core.data.text_set import Sentences
+    from asr.core.evaluation.text_perplexity import TextPerplexity
     from asr.interfaces import Tokenizer
-    from asr.language_model.kneser_ney import Array
 
 BATCH_TOKENS = 4000  # maximum number of tokens of a padded batch
 
@@ -21,12 +21,12 @@ BATCH_TOKENS = 4000  # maximum number of tokens of a padded batch
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print a line for each text and language model."""
     options = _read_options(arguments)
-    from asr.build import build_tokenizer
-    from asr.checkpoint.load import read_model
-    from asr.data.text_set import read_sentences
-    from asr.evaluation.text_perplexity import mixed_log_probs, perplexity_of
-    from asr.interchange.hub import path_of
-    from asr.text.normalize import get_normalizer
+    from asr.base.text.normalize import get_normalizer
+    from asr.core.build import build_tokenizer
+    from asr.core.checkpoint.load import read_model
+    from asr.core.data.text_set import read_sentences
+    from asr.core.evaluation.text_perplexity import mixed_log_probs, perplexity_of
+    from asr.core.hub.download import path_of
 
     recognizer = read_model(path_of(options.model))
     tokenizer = build_tokenizer(recognizer.config)
@@ -83,11 +83,11 @@ def _load(path: str, tokenizer: "Tokenizer") -> "Callable[[Sentences], Array]":
     """Load a language model; return a function that computes log p of each token of sentences and of their ends."""
     import torch
 
-    from asr.build import load_token_model
-    from asr.data.batch_plan import BatchBounds
-    from asr.evaluation.text_perplexity import neural_log_probs, ngram_log_probs
-    from asr.language_model.kenlm import NgramModel
-    from asr.language_model.stored import is_token_model
+    from asr.base.language_model.kenlm import NgramModel
+    from asr.base.language_model.stored import is_token_model
+    from asr.core.build import load_token_model
+    from asr.core.data.batch_plan import BatchBounds
+    from asr.core.evaluation.text_perplexity import neural_log_probs, ngram_log_probs
 
     if is_token_model(Path(path)):
         model, bounds = load_token_model(path, tokenizer, "LM"), BatchBounds(BATCH_TOKENS, BATCH_TOKENS)
@@ -102,7 +102,7 @@ def _fit_weights(
     """Find the weights of the mixture that maximise a text's likelihood, and print them."""
     import numpy as np
 
-    from asr.language_model.interpolation import fit_weights
+    from asr.apps.language_models.interpolation import fit_weights
 
     weights = fit_weights(np.exp(np.stack([model(dev) for model in models])))
     shares = ", ".join(f"{name} {weight:.3f}" for name, weight in zip(names, weights, strict=True))
@@ -111,7 +111,7 @@ def _fit_weights(
 
 
 def _row(path: str, name: str, result: "TextPerplexity") -> tuple[str, ...]:
-    from asr.evaluation.perplexity import written
+    from asr.core.evaluation.perplexity import written
 
     ends = "-" if result.interval is None else "{} to {}".format(*map(written, result.interval))
     return path, name, str(result.sentences), str(result.words), written(result.per_word), ends

@@ -9,37 +9,37 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from asr.cli.table import lay_out
-from asr.text.numbers import counted, percent
-from asr.text.printable import listed, printable
-from asr.training.hydra_command import experiment_command, read_recognition
+from asr.base.text.numbers import counted, percent
+from asr.base.text.printable import listed, printable
+from asr.core.cli.table import lay_out
+from asr.core.training.hydra_command import experiment_command, read_recognition
 
 if TYPE_CHECKING:
-    from asr.data.batch_plan import BatchBounds
-    from asr.data.epoch_plan import BatchSize, EpochPlan
-    from asr.data.training_set import TrainingSet
-    from asr.data.utterances import Utterances
-    from asr.run.settings import RunSettings
+    from asr.core.data.batch_plan import BatchBounds
+    from asr.core.data.epoch_plan import BatchSize, EpochPlan
+    from asr.core.data.training_set import TrainingSet
+    from asr.core.data.utterances import Utterances
+    from asr.core.run.settings import RunSettings
 
 
 def plan(settings: "RunSettings") -> None:
     """Print the plan of the first two epochs of a training."""
     import torch
 
-    from asr import build
-    from asr.cli.plan_costs import costs, first_step, load_of
-    from asr.data.corpus import prepare_if_absent, read_corpus
-    from asr.data.dataset import fetch
-    from asr.data.index_cache import IndexCache
-    from asr.data.position import start_of_epoch
-    from asr.data.reading import epoch_reading
-    from asr.data.training_set import TrainingSet
-    from asr.run.folder import fitted_front_end
-    from asr.run.initialization import start_of
-    from asr.run.learning_rate import planned_rates
-    from asr.run.preparation import training_counts
-    from asr.storage.session import configure
-    from asr.text.normalize import get_normalizer
+    from asr.apps.doctor.plan_costs import costs, first_step, load_of
+    from asr.apps.doctor.reading import epoch_reading
+    from asr.base.storage.session import configure
+    from asr.base.text.normalize import get_normalizer
+    from asr.core import build
+    from asr.core.data.corpus import prepare_if_absent, read_corpus
+    from asr.core.data.dataset import fetch
+    from asr.core.data.index_cache import IndexCache
+    from asr.core.data.position import start_of_epoch
+    from asr.core.data.training_set import TrainingSet
+    from asr.core.run.folder import fitted_front_end
+    from asr.core.run.initialization import start_of
+    from asr.core.run.learning_rate import planned_rates
+    from asr.core.run.preparation import training_counts
 
     configure(settings.data.storage)
     prepare_if_absent(settings.corpus)
@@ -56,7 +56,7 @@ def plan(settings: "RunSettings") -> None:
     timed.note("tokenizer, features and model")
     counts = training_counts(settings, corpus, model)
     if settings.data.plan.batches.is_auto:
-        from asr.training.batch_size import find_batch_seconds
+        from asr.apps.doctor.longest_batch import find_batch_seconds
 
         settings = settings.with_batch_seconds(find_batch_seconds(settings, corpus.train, model, counts))
         print(f"data.batch_seconds={settings.data.plan.batches.seconds:g}: the longest batch that fits\n")
@@ -117,7 +117,7 @@ def _selection(training_set: "TrainingSet") -> str:
 
 def _table(plans: "Sequence[EpochPlan]", accumulate: int, each_once: bool) -> list[list[str]]:
     """Return a table of plans: a row per figure with its name first, a column per plan."""
-    from asr.data.batch_plan import changed_mates
+    from asr.core.data.batch_plan import changed_mates
 
     columns = [_figures(plan, accumulate) for plan in plans]
     rows = [[name, *(column[name] for column in columns)] for name in columns[0]]
@@ -152,7 +152,7 @@ def _size(batch: "BatchSize") -> str:
 
 def _validation(utterances: "Utterances", bounds: "BatchBounds", processes: int) -> str:
     """Return a line with the number of validation batches."""
-    from asr.data.batch_plan import plan_evaluation
+    from asr.core.data.batch_plan import plan_evaluation
 
     if not utterances:
         return "none"

@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from asr.cli.command import complain, run_command
-from asr.cli.parser import CommandParser
+from asr.base.system.files import real
+from asr.core.cli.command import complain, run_command
+from asr.core.cli.parser import CommandParser
 from asr.errors import InputError
-from asr.system.files import real
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -27,8 +27,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         help="a test manifest (default: the first), valid, time, parameters, name, or a setting such as encoder.dim",
     )
     options = parser.parse_args(arguments)
-    from asr.cli.run_table import run_table
-    from asr.run.summary import summarize
+    from asr.apps.runs.summary import summarize
+    from asr.apps.runs.table import run_table
 
     runs = [summarize(run_dir, name) for run_dir, name in named_runs(options.folders)]
     print("\n".join(run_table(runs, options.format, options.sort)))
@@ -41,8 +41,8 @@ def named_runs(folders: Sequence[Path]) -> list[tuple[Path, str]]:
     Raises:
         InputError: a folder does not exist, or no folder contains a run.
     """
-    from asr.run.names import CONFIG, EVENTS
-    from asr.run.summary import DEPTH, find_runs
+    from asr.apps.runs.summary import DEPTH, find_runs
+    from asr.core.run.names import CONFIG, EVENTS
 
     def on_error(error: OSError) -> None:
         complain(f"{error.filename} must be a folder that can be listed; {error.strerror}. Its runs are left out.")

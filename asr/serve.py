@@ -12,7 +12,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from asr.cli.command import (
+from asr.base.settings.rule import STREAM_SECONDS, THREADS
+from asr.base.text.printable import printable
+from asr.core.cli.command import (
     add_decoding,
     check_language,
     check_prompt,
@@ -22,16 +24,14 @@ from asr.cli.command import (
     run_command,
 )
 from asr.errors import InputError, how_to_install
-from asr.settings.rule import STREAM_SECONDS, THREADS
-from asr.text.printable import printable
 
 if TYPE_CHECKING:
+    from asr.apps.serve.hosts import Hosts
+    from asr.apps.serve.hotwords import ServedHotwords
+    from asr.apps.serve.pages import ExampleAudio
+    from asr.core.recognition.inference import Inference
+    from asr.core.recognition.recognizer import Recognizer
     from asr.interfaces import Biasing
-    from asr.recognition.inference import Inference
-    from asr.recognition.recognizer import Recognizer
-    from asr.server.hosts import Hosts
-    from asr.server.hotwords import ServedHotwords
-    from asr.server.pages import ExampleAudio
 
 # The extra `serve`:
 PACKAGES = ("fastapi", "fastapi_offline", "uvicorn", "websockets", "python_multipart", "prometheus_client")
@@ -61,8 +61,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         raise InputError(
             f"asr.serve needs packages that are not installed: {', '.join(missing)}. {how_to_install('serve')}"
         )
-    from asr.server.hosts import known_hosts
-    from asr.server.pages import read_examples
+    from asr.apps.serve.hosts import known_hosts
+    from asr.apps.serve.pages import read_examples
 
     _check(options)
     inference_options = _bounds(options)
@@ -146,7 +146,7 @@ def _with_prompt(recognizer: "Recognizer", inference_options: "Inference") -> "I
     """Leave --language to the answers if the model has no prompt; otherwise, check that the prompt knows it."""
     from dataclasses import replace
 
-    from asr.data.labels import LANGUAGE
+    from asr.core.data.labels import LANGUAGE
 
     if LANGUAGE not in recognizer.model.labels.names:
         check_language(inference_options.language)
@@ -196,8 +196,8 @@ def _bound_socket(host: str, port: int) -> socket.socket:
 
 def _served_hotwords(recognizer: "Recognizer", options: argparse.Namespace) -> "ServedHotwords":
     """Compile the lists of --hotwords-list."""
-    from asr.decode.fusion.hotwords import read_phrases
-    from asr.server.hotwords import ServedHotwords
+    from asr.apps.serve.hotwords import ServedHotwords
+    from asr.components.decode.fusion.hotwords import read_phrases
 
     compiled = recognizer.decode.compile_hotwords
     if compiled is None:
@@ -240,15 +240,15 @@ def _serve(
 ) -> None:
     from dataclasses import replace
 
-    from asr.recognition.captions import StreamSettings
-    from asr.server.jobs import Jobs
-    from asr.server.metrics import Metrics
-    from asr.server.run import serve
-    from asr.server.service import Service
-    from asr.server.stream_client import StreamLimits
-    from asr.server.stream_sockets import StreamSockets
-    from asr.server.streams import Streams
-    from asr.server.upload import Limits, Uploads
+    from asr.apps.serve.jobs import Jobs
+    from asr.apps.serve.metrics import Metrics
+    from asr.apps.serve.run import serve
+    from asr.apps.serve.service import Service
+    from asr.apps.serve.stream_client import StreamLimits
+    from asr.apps.serve.stream_sockets import StreamSockets
+    from asr.apps.serve.streams import Streams
+    from asr.apps.serve.upload import Limits, Uploads
+    from asr.core.recognition.captions import StreamSettings
 
     metrics = Metrics()
     of_jobs = replace(inference_options, language=None)  # a request's language takes precedence

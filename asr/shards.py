@@ -7,15 +7,15 @@ from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from asr.cli.command import finite, progress_bar, run_command
-from asr.cli.parser import CommandParser
+from asr.base.settings.rule import LABELS
+from asr.base.system.files import check_apart
+from asr.base.text.numbers import counted
+from asr.core.cli.command import finite, progress_bar, run_command
+from asr.core.cli.parser import CommandParser
 from asr.errors import InputError
-from asr.settings.rule import LABELS
-from asr.system.files import check_apart
-from asr.text.numbers import counted
 
 if TYPE_CHECKING:
-    from asr.data.manifest import Utterance
+    from asr.core.data.manifest import Utterance
 
 MIN_MEGABYTES = 1.0
 PARQUET_SUFFIX = ".parquet"
@@ -38,11 +38,11 @@ def _write(options: argparse.Namespace) -> int:
     prefix = options.prefix or Path(options.inputs[0]).stem
     if not prefix or prefix != Path(prefix).name:
         raise InputError(f"--prefix must be the beginning of a file name; got {prefix!r}.")
-    from asr.data.index import INDEX
-    from asr.data.index_cache import IndexCache
-    from asr.data.shard_writer import ShardSettings, ShardWriter
-    from asr.data.utterances import Utterances
-    from asr.storage.location import join, printable_url
+    from asr.apps.shards.writer import ShardSettings, ShardWriter
+    from asr.base.storage.location import join, printable_url
+    from asr.core.data.index import INDEX
+    from asr.core.data.index_cache import IndexCache
+    from asr.core.data.utterances import Utterances
 
     check_apart("--output", Path(join(options.output, INDEX)), options.inputs)
     cache = IndexCache(options.index_dir)
@@ -60,10 +60,10 @@ def _write(options: argparse.Namespace) -> int:
 
 
 def _index(options: argparse.Namespace) -> int:
-    from asr.data.foreign_shards import write_foreign_index
-    from asr.data.index_cache import INDEX_SUFFIX
-    from asr.storage.location import printable_url
-    from asr.storage.patterns import expanded
+    from asr.apps.shards.foreign import write_foreign_index
+    from asr.base.storage.location import printable_url
+    from asr.base.storage.patterns import expanded
+    from asr.core.data.index_cache import INDEX_SUFFIX
 
     if not options.output.endswith(INDEX_SUFFIX):
         raise InputError(f"--output must be the path of the index, ending in {INDEX_SUFFIX}; got {options.output!r}.")
@@ -82,8 +82,8 @@ def _foreign_utterances(
     options: argparse.Namespace, shards: list[str], on_shard: Callable[[], object]
 ) -> "Iterator[Utterance]":
     """Read the shards with the reader of their format."""
-    from asr.data.foreign_shards import index_nemo, index_webdataset
-    from asr.storage.location import printable_url
+    from asr.apps.shards.foreign import index_nemo, index_webdataset
+    from asr.base.storage.location import printable_url
 
     for shard in shards:
         if shard.endswith(PARQUET_SUFFIX):

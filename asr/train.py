@@ -2,10 +2,10 @@
 
 from typing import TYPE_CHECKING, Any
 
-from asr.training.hydra_command import experiment_command
+from asr.core.training.hydra_command import experiment_command
 
 if TYPE_CHECKING:
-    from asr.run.settings import RunSettings
+    from asr.core.run.settings import RunSettings
 
 
 def train(settings: "RunSettings") -> float | None:
@@ -14,10 +14,10 @@ def train(settings: "RunSettings") -> float | None:
     Returns:
         The lowest WER of the stored checkpoints, which a sweep minimises; None without a validation.
     """
-    from asr.run.outcome import check_learnt
-    from asr.training.callbacks import speech_callbacks
-    from asr.training.data_module import SpeechData
-    from asr.training.run import run_training
+    from asr.core.run.outcome import check_learnt
+    from asr.core.training.callbacks import speech_callbacks
+    from asr.core.training.data_module import SpeechData
+    from asr.core.training.run import run_training
 
     def make_data(settings: "RunSettings", source: Any, position: Any) -> SpeechData:
         loading = settings.num_workers, settings.data.features_on

@@ -6,10 +6,10 @@ It begins, logs, validates, saves and resumes like asr.train. docs/guide/languag
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from asr.training.hydra_command import experiment_command
+from asr.core.training.hydra_command import experiment_command
 
 if TYPE_CHECKING:
-    from asr.objective.language_model import LanguageModelSettings
+    from asr.core.objective.language_model import LanguageModelSettings
 
 
 def train_lm(settings: "LanguageModelSettings") -> float | None:
@@ -18,9 +18,9 @@ def train_lm(settings: "LanguageModelSettings") -> float | None:
     Returns:
         The lowest perplexity per word of the stored checkpoints, which a sweep minimises.
     """
-    from asr.training.callbacks import text_callbacks
-    from asr.training.data_module import TextData
-    from asr.training.run import run_training
+    from asr.core.training.callbacks import text_callbacks
+    from asr.core.training.data_module import TextData
+    from asr.core.training.run import run_training
 
     def make_data(settings: "LanguageModelSettings", source: Any, position: Any) -> TextData:
         return TextData(source.train, source.valid, settings.text.bounds, position)
@@ -34,9 +34,9 @@ def read_config(resolved: Mapping[str, Any], overrides: Sequence[str] = ()) -> "
     Raises:
         InputError: a setting is invalid.
     """
-    from asr.build import build_objective
-    from asr.objective.language_model import LanguageModelSettings
-    from asr.settings.read import read
+    from asr.base.settings.read import read
+    from asr.core.build import build_objective
+    from asr.core.objective.language_model import LanguageModelSettings
 
     settings = read(LanguageModelSettings, resolved)
     build_objective(settings.components).check(settings.components)

@@ -3,12 +3,12 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from asr.cli.command import run_command
-from asr.cli.parser import CommandParser
+from asr.apps.report.training import read_record, training_page
+from asr.base.system.files import check_output, message_stream, write_output
+from asr.core.cli.command import run_command
+from asr.core.cli.parser import CommandParser
+from asr.core.run.names import COMPARISON, CONFIG, EVENTS, EXAMPLES, METRICS, REPORT, RESULTS
 from asr.errors import InputError
-from asr.report.training import read_record, training_page
-from asr.run.names import COMPARISON, CONFIG, EVENTS, EXAMPLES, METRICS, REPORT, RESULTS
-from asr.system.files import check_output, message_stream, write_output
 
 READ = (CONFIG, METRICS, EXAMPLES, RESULTS, COMPARISON, EVENTS)  # files of a run folder that the report shows
 

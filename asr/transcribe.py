@@ -11,9 +11,12 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from asr.cli.bulk import add_bulk, check_bulk, run_bulk
-from asr.cli.captions import add_captions, caption, check_captions
-from asr.cli.command import (
+from asr.apps.bulk.options import add_bulk, check_bulk, run_bulk
+from asr.base.storage.location import file_name, is_url, printable_url
+from asr.base.text.numbers import counted
+from asr.base.text.printable import printable
+from asr.core.cli.captions import add_captions, caption, check_captions
+from asr.core.cli.command import (
     add_decoding,
     add_language,
     audio_progress,
@@ -24,16 +27,13 @@ from asr.cli.command import (
     model_parser,
     run_command,
 )
-from asr.cli.output import NamedRecording, Outcomes, add_output, arrange, in_order, plain_name, write
+from asr.core.cli.output import NamedRecording, Outcomes, add_output, arrange, in_order, plain_name, write
 from asr.errors import InputError
-from asr.storage.location import file_name, is_url, printable_url
-from asr.text.numbers import counted
-from asr.text.printable import printable
 
 if TYPE_CHECKING:
-    from asr.data.manifest import Utterance
-    from asr.recognition.inference import Inference
-    from asr.recognition.recognizer import Recognizer
+    from asr.core.data.manifest import Utterance
+    from asr.core.recognition.inference import Inference
+    from asr.core.recognition.recognizer import Recognizer
 
 MANIFEST = (".jsonl", ".json", ".arrow")
 
@@ -96,8 +96,8 @@ def _bulk(options: argparse.Namespace, inference_options: "Inference") -> int:
     """Run a bulk job; the process that finds all parts done writes the report. The status is 0 even after failures."""
     job = run_bulk(options, inference_options, partial(_check_bulk, inference_options=inference_options))
     if job is not None:
-        from asr.bulk.report import finish
-        from asr.report.bulk import bulk_page
+        from asr.apps.bulk.page import bulk_page
+        from asr.apps.bulk.report import finish
 
         report = finish(job)
         page = job.folder.write_report(report, bulk_page(report))
@@ -114,9 +114,9 @@ def _check_bulk(recognizer: "Recognizer", inference_options: "Inference") -> Non
 
 def _find(paths: Sequence[str], labels: Sequence[str]) -> tuple[list[NamedRecording], int]:
     """List the recordings of the paths, with these labels of manifests' lines; print and count errors."""
-    from asr.audio.load import find_audio, find_audio_objects
-    from asr.data.index_cache import listed_utterances
-    from asr.data.recordings import whole_file
+    from asr.base.audio.load import find_audio, find_audio_objects
+    from asr.core.data.index_cache import listed_utterances
+    from asr.core.data.recordings import whole_file
     from asr.errors import AudioError
 
     recordings: list[NamedRecording] = []
@@ -170,7 +170,7 @@ def _outcomes(
     utterances: "list[Utterance]",
 ) -> Outcomes:
     """Yield each utterance's transcript, or the reason of a failure."""
-    from asr.data.batch import Rejected
+    from asr.core.data.batch import Rejected
 
     for result in recognizer.recognize(utterances, inference_options, on_progress):
         if isinstance(result, Rejected):

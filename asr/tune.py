@@ -6,7 +6,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from asr.cli.command import (
+from asr.base.text.numbers import counted
+from asr.base.text.printable import printable
+from asr.core.cli.command import (
     add_decoding,
     audio_progress,
     characters,
@@ -20,15 +22,13 @@ from asr.cli.command import (
     run_command,
 )
 from asr.errors import InputError
-from asr.text.numbers import counted
-from asr.text.printable import printable
 
 if TYPE_CHECKING:
-    from asr.evaluation.selection import Array, HeldOut
-    from asr.evaluation.tuning import Confidence, EncodedUtterance, Values
-    from asr.evaluation.word_errors import ErrorCounts
-    from asr.recognition.inference import Inference
-    from asr.recognition.recognizer import Recognizer
+    from asr.apps.language_models.selection import Array, HeldOut
+    from asr.apps.language_models.tuning import Confidence, EncodedUtterance, Values
+    from asr.core.evaluation.word_errors import ErrorCounts
+    from asr.core.recognition.inference import Inference
+    from asr.core.recognition.recognizer import Recognizer
 
 UNCHANGED = "unchanged"  # description of the search on a model card
 
@@ -53,8 +53,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     add_decoding(parser)
     options = parser.parse_args(arguments)
-    from asr.checkpoint.bundle import check_replaceable, give_back, read_bundle, replace_bundle
-    from asr.checkpoint.load import (
+    from asr.base.text.normalize import get_normalizer
+    from asr.core.checkpoint.bundle import check_replaceable, give_back, read_bundle, replace_bundle
+    from asr.core.checkpoint.load import (
         BUNDLE,
         bundle_folder,
         bundle_recognizer,
@@ -62,7 +63,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         decoder_settings,
         with_values,
     )
-    from asr.text.normalize import get_normalizer
 
     if Path(options.model).suffix == ".ckpt":
         raise InputError(f"{options.model}: MODEL must be a bundle or a run folder with one; it is a checkpoint.")
@@ -115,8 +115,8 @@ def _read(
     manifests: Sequence[str], recognizer: "Recognizer", inference_options: "Inference"
 ) -> "tuple[dict[str, list[EncodedUtterance]], int]":
     """Run the encoder over each dev set; return encoded utterances, and the number of unreadable utterances."""
-    from asr.data.index_cache import listed_utterances
-    from asr.evaluation.tuning import encode
+    from asr.apps.language_models.tuning import encode
+    from asr.core.data.index_cache import listed_utterances
 
     dev_sets, num_problems = {}, 0
     for manifest in manifests:
@@ -142,8 +142,8 @@ def _tune_search(
     recognizer: "Recognizer", dev_sets: "dict[str, list[EncodedUtterance]]", always: bool
 ) -> Choice | None:
     """Tune the decoder's settings and print the expected gain; None: the decoder stays unchanged."""
-    from asr.evaluation.selection import choose, expected_gain, fewest_errors
-    from asr.evaluation.tuning import search_values
+    from asr.apps.language_models.selection import choose, expected_gain, fewest_errors
+    from asr.apps.language_models.tuning import search_values
 
     if not recognizer.decode.tunable:
         print("no language model (--lm): no weights to tune")
@@ -196,7 +196,7 @@ def _spelled_gain(gain: "HeldOut") -> str:
 
 def weight_name(values: "Values") -> str:
     """Return the name of the language model's weight, or the name of the sum of several weights."""
-    from asr.evaluation.tuning import LM_WEIGHTS
+    from asr.apps.language_models.tuning import LM_WEIGHTS
 
     weights = [_spelled(name) for name in LM_WEIGHTS if name in values]
     return weights[0] if len(weights) == 1 else f"sum of {' and '.join(weights)}"
@@ -209,7 +209,7 @@ def _done(recognizer: "Recognizer", choice: Choice | None) -> str:
         recognizer: recogniser of the new bundle.
         choice: chosen values; None: the decoder stays unchanged.
     """
-    from asr.evaluation.tuning import LM_WEIGHTS
+    from asr.apps.language_models.tuning import LM_WEIGHTS
 
     if LM_WEIGHTS.keys().isdisjoint(recognizer.decode.tunable):
         return "confidence calibrated; no language model attached"
@@ -227,7 +227,7 @@ def _spelled(name: str) -> str:
 
 
 def _tune_confidence(recognizer: "Recognizer", dev_set: "Sequence[EncodedUtterance]", values: "Values") -> "Confidence":
-    from asr.evaluation.tuning import fit_confidence
+    from asr.apps.language_models.tuning import fit_confidence
 
     confidence = fit_confidence(recognizer, dev_set, values)
     words = f"confidence: {100 * confidence.right:.1f} % of {confidence.num_words} words are correct"

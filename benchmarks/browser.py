@@ -23,11 +23,11 @@ from typing import Any
 
 import numpy as np
 
-from asr.audio.load import load_waveform
-from asr.cli.command import run_command
-from asr.data.manifest import Utterance, read_manifest
+from asr.apps.export.site import LARGE
+from asr.base.audio.load import load_waveform
+from asr.core.cli.command import run_command
+from asr.core.data.manifest import Utterance, read_manifest
 from asr.errors import InputError
-from asr.publishing.site import LARGE
 from benchmarks import results
 from benchmarks.machine import about
 from benchmarks.results import Results, fixed

@@ -15,20 +15,20 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from asr.bulk import folder as folder_module
-from asr.bulk.fingerprints import input_fingerprint
-from asr.bulk.folder import JobFolder
-from asr.bulk.job import BulkJob
-from asr.bulk.parts import PartTask, plan_parts
-from asr.bulk.report import finish
-from asr.bulk.source import open_source
-from asr.bulk.statistics import part_statistics
-from asr.bulk.transcription import Entry, PartResult
-from asr.cli.command import run_command
-from asr.data.index import write_index
-from asr.data.manifest import Utterance
-from asr.recognition.transcript import Alternative, Transcript, Word
-from asr.system.files import write_whole
+from asr.apps.bulk import folder as folder_module
+from asr.apps.bulk.fingerprints import input_fingerprint
+from asr.apps.bulk.folder import JobFolder
+from asr.apps.bulk.job import BulkJob
+from asr.apps.bulk.parts import PartTask, plan_parts
+from asr.apps.bulk.report import finish
+from asr.apps.bulk.source import open_source
+from asr.apps.bulk.statistics import part_statistics
+from asr.apps.bulk.transcription import Entry, PartResult
+from asr.base.system.files import write_whole
+from asr.core.cli.command import run_command
+from asr.core.data.index import write_index
+from asr.core.data.manifest import Utterance
+from asr.core.recognition.transcript import Alternative, Transcript, Word
 from benchmarks import results
 from benchmarks.machine import about
 from benchmarks.results import Results, fixed

@@ -21,7 +21,7 @@ from pathlib import Path
 
 from websockets.asyncio.client import ClientConnection, connect
 
-from asr.cli.command import run_command
+from asr.core.cli.command import run_command
 from asr.errors import InputError
 from benchmarks import results
 from benchmarks.machine import about, peak_memory, peak_memory_reset

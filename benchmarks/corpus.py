@@ -12,21 +12,21 @@ from typing import NamedTuple
 
 import torch
 
-from asr.augment.speed_perturb import SpeedPerturb
-from asr.build import build_features
-from asr.cli.command import run_command
-from asr.data.dataset import Reference
-from asr.data.index_cache import IndexCache
-from asr.data.position import start_of_epoch
-from asr.data.settings import PlanSettings
-from asr.data.token_counts import TokenCounts, stored_counts
-from asr.data.training_set import RunBounds, TrainingSet
-from asr.data.utterances import Utterances
-from asr.encoder.subsampling.strided_conv import StridedConv
-from asr.head.ctc import CTC
-from asr.settings.conf import default_settings, run_defaults
-from asr.settings.read import read
-from asr.tokenizer.sentencepiece import SentencePiece
+from asr.base.settings.conf import default_settings, run_defaults
+from asr.base.settings.read import read
+from asr.components.augment.speed_perturb import SpeedPerturb
+from asr.components.encoder.subsampling.strided_conv import StridedConv
+from asr.components.head.ctc import CTC
+from asr.components.tokenizer.sentencepiece import SentencePiece
+from asr.core.build import build_features
+from asr.core.cli.command import run_command
+from asr.core.data.dataset import Reference
+from asr.core.data.index_cache import IndexCache
+from asr.core.data.position import start_of_epoch
+from asr.core.data.settings import PlanSettings
+from asr.core.data.token_counts import TokenCounts, stored_counts
+from asr.core.data.training_set import RunBounds, TrainingSet
+from asr.core.data.utterances import Utterances
 from benchmarks import results
 from benchmarks.machine import about, in_fresh_process, peak_memory, peak_memory_reset
 from benchmarks.results import Results, fixed

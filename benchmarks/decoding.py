@@ -22,31 +22,24 @@ import torch
 from torch import Tensor, nn
 
 from asr import ngram
-from asr.build import (
-    build_decoder,
-    build_features,
-    build_model,
-    build_tokenizer,
-    component,
-    load_token_model,
-)
-from asr.checkpoint.load import load_recognizer
-from asr.cli.command import run_command
-from asr.decode.beam import Beam
-from asr.decode.fusion.lexicon import read_lexicon
-from asr.decode.fusion.shallow_fusion import LM_WEIGHTS, WORD_INSERTION_BONUSES
-from asr.decode.greedy import Greedy
-from asr.decode.lm_rescoring import LMRescoring
+from asr.apps.language_models.selection import fewest_errors
+from asr.apps.language_models.tuning import EncodedUtterance, Values, encode, search_values
+from asr.base.settings.conf import default_settings
+from asr.components.decode.beam import Beam
+from asr.components.decode.fusion.lexicon import read_lexicon
+from asr.components.decode.fusion.shallow_fusion import LM_WEIGHTS, WORD_INSERTION_BONUSES
+from asr.components.decode.greedy import Greedy
+from asr.components.decode.lm_rescoring import LMRescoring
+from asr.core.build import build_decoder, build_features, build_model, build_tokenizer, component, load_token_model
+from asr.core.checkpoint.load import load_recognizer
+from asr.core.cli.command import run_command
+from asr.core.evaluation.word_errors import count_errors, total
+from asr.core.recognition.confidence import UNCALIBRATED
+from asr.core.recognition.inference import INFERENCE
+from asr.core.recognition.long_form import Segment
+from asr.core.recognition.recognizer import Recognizer
 from asr.errors import InputError
-from asr.evaluation.selection import fewest_errors
-from asr.evaluation.tuning import EncodedUtterance, Values, encode, search_values
-from asr.evaluation.word_errors import count_errors, total
 from asr.interfaces import BLANK_ID, Encoded, Hypothesis, Tunable
-from asr.recognition.confidence import UNCALIBRATED
-from asr.recognition.inference import INFERENCE
-from asr.recognition.long_form import Segment
-from asr.recognition.recognizer import Recognizer
-from asr.settings.conf import default_settings
 from benchmarks import results
 from benchmarks.machine import about
 from benchmarks.model import add_model, read_utterances

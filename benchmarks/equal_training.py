@@ -1,8 +1,8 @@
 """python -m benchmarks.equal_training: train the same model in asr and in other toolkits, and compare the losses.
 
-A small Parakeet-CTC (or NeMo Conformer-CTC) with random weights is converted by `asr.interchange`, and both are trained
-on equal batches of features by AdamW, without dropout. The loss of a step is the sum over its utterances divided by the
-number of their tokens. The table has the largest relative difference of the losses in all steps. With
+A small Parakeet-CTC (or NeMo Conformer-CTC) with random weights is converted by `asr.apps.convert`, and both are
+trained on equal batches of features by AdamW, without dropout. The loss of a step is the sum over its utterances
+divided by the number of their tokens. The table has the largest relative difference of the losses in all steps. With
 padding, the peers' batch norms count padded frames, and asr's do not; in the last form asr's are replaced by torch's.
 """
 
@@ -18,13 +18,13 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from asr.checkpoint.load import bundle_recognizer
-from asr.cli.command import run_command
-from asr.data.dataset import load_utterance
-from asr.data.manifest import read_manifest
-from asr.encoder.norm.masked_batch_norm import MaskedBatchNorm
-from asr.interchange.foreign import Converted
-from asr.recognition.model import Model
+from asr.apps.convert.foreign import Converted
+from asr.components.encoder.norm.masked_batch_norm import MaskedBatchNorm
+from asr.core.checkpoint.load import bundle_recognizer
+from asr.core.cli.command import run_command
+from asr.core.data.dataset import load_utterance
+from asr.core.data.manifest import read_manifest
+from asr.core.recognition.model import Model
 from benchmarks import results
 from benchmarks.machine import about
 from benchmarks.results import Results
@@ -96,7 +96,7 @@ def parakeet(folder: Path) -> Pair:
     """Make a Parakeet-CTC of transformers."""
     from transformers import ParakeetCTCConfig, ParakeetFeatureExtractor, ParakeetForCTC
 
-    from asr.interchange.huggingface.convert import from_huggingface
+    from asr.apps.convert.huggingface.convert import from_huggingface
     from tests.parakeet import tokenizer
 
     pieces = tokenizer()
@@ -140,7 +140,7 @@ def conformer(folder: Path) -> Pair:
     from nemo.collections.asr.models import EncDecCTCModelBPE
     from omegaconf import OmegaConf
 
-    from asr.interchange.nemo.convert import from_nemo
+    from asr.apps.convert.nemo.convert import from_nemo
     from tests.nemo import nemo_config, sentencepiece_model, vocabulary
 
     folder.mkdir(parents=True)

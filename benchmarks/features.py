@@ -14,10 +14,10 @@ from hydra import compose
 from omegaconf import OmegaConf
 from torch import Tensor
 
-from asr.build import Config, build_features
-from asr.cli.command import run_command
-from asr.features.fbank import INT16_SCALE, Fbank
-from asr.training.hydra_command import initialized_hydra
+from asr.components.features.fbank import INT16_SCALE, Fbank
+from asr.core.build import Config, build_features
+from asr.core.cli.command import run_command
+from asr.core.training.hydra_command import initialized_hydra
 from benchmarks import results
 from benchmarks.machine import about, measure
 from benchmarks.race import Contender, enter, race

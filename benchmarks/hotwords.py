@@ -17,16 +17,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from asr.checkpoint.load import load_recognizer
-from asr.data.batch import Rejected
-from asr.data.manifest import Utterance, read_manifest
-from asr.decode.choice import beam_decoder
+from asr.base.system.files import write_whole_text
+from asr.core.checkpoint.load import load_recognizer
+from asr.core.data.batch import Rejected
+from asr.core.data.manifest import Utterance, read_manifest
+from asr.core.evaluation.bootstrap import MIDDLE, Array, resample
+from asr.core.evaluation.word_errors import align_words
+from asr.core.recognition.decoder_choice import beam_decoder
+from asr.core.recognition.pieces import joined_rows
+from asr.core.recognition.recognizer import Recognizer
 from asr.errors import InputError
-from asr.evaluation.bootstrap import MIDDLE, Array, resample
-from asr.evaluation.word_errors import align_words
-from asr.recognition.pieces import joined_rows
-from asr.recognition.recognizer import Recognizer
-from asr.system.files import write_whole_text
 from recipes.command import ROOM, AddOption, run_recipe
 from recipes.hotwords.lists import RareWords, add_words, words_of
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import torch
 
-from asr.cli.command import run_command
+from asr.core.cli.command import run_command
 from benchmarks.contest import Prepare, Work, add_options, compile_blocks, contest
 from benchmarks.nets import Batch, Net
 from benchmarks.race import Contender

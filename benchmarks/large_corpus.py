@@ -23,18 +23,18 @@ import pyarrow.compute as pc
 import soundfile
 import torch
 
-from asr.augment.speed_perturb import SpeedPerturb
-from asr.cli.command import run_command
-from asr.data.dataset import Augmentation, Reference
-from asr.data.index import BATCH_ROWS, SCHEMA, SOURCE
-from asr.data.index_cache import IndexCache
-from asr.data.position import Position, Share, start_of_epoch
-from asr.data.token_counts import TokenCounts
-from asr.data.training_set import RunBounds, TrainingSet
-from asr.encoder.subsampling.strided_conv import StridedConv
-from asr.head.ctc import CTC
-from asr.tokenizer.char import Char
-from asr.training.data_module import SpeechData
+from asr.components.augment.speed_perturb import SpeedPerturb
+from asr.components.encoder.subsampling.strided_conv import StridedConv
+from asr.components.head.ctc import CTC
+from asr.components.tokenizer.char import Char
+from asr.core.cli.command import run_command
+from asr.core.data.dataset import Augmentation, Reference
+from asr.core.data.index import BATCH_ROWS, SCHEMA, SOURCE
+from asr.core.data.index_cache import IndexCache
+from asr.core.data.position import Position, Share, start_of_epoch
+from asr.core.data.token_counts import TokenCounts
+from asr.core.data.training_set import RunBounds, TrainingSet
+from asr.core.training.data_module import SpeechData
 from benchmarks import results
 from benchmarks.corpus import SAMPLE_RATE, texts, training_set
 from benchmarks.machine import about, in_fresh_process, peak_memory, peak_memory_reset

@@ -20,17 +20,17 @@ import torch
 from tokenizers import Tokenizer
 from torch import nn
 
-from asr.build import build_features, build_model, build_tokenizer
-from asr.checkpoint.bundle import Bundle, replace_bundle
-from asr.checkpoint.load import load_recognizer, model_config
-from asr.cli.command import run_command
+from asr.apps.export.agreement import made_audio
+from asr.apps.export.exported_folder import SHERPA_TOKENS
+from asr.apps.export.programs import net_of
+from asr.base.onnx.names import ENCODER, NET_INPUTS, SHERPA_TRANSDUCER
+from asr.base.onnx.session import run_net, session
+from asr.components.tokenizer.huggingface import FILE
+from asr.core.build import build_features, build_model, build_tokenizer
+from asr.core.checkpoint.bundle import Bundle, replace_bundle
+from asr.core.checkpoint.load import load_recognizer, model_config
+from asr.core.cli.command import run_command
 from asr.interfaces import BLANK_ID, TransducerHead
-from asr.onnx.names import ENCODER, NET_INPUTS, SHERPA_TRANSDUCER
-from asr.onnx.session import run_net, session
-from asr.publishing.agreement import made_audio
-from asr.publishing.exported_folder import SHERPA_TOKENS
-from asr.publishing.programs import net_of
-from asr.tokenizer.huggingface import FILE
 from benchmarks import results
 from benchmarks.machine import about, in_fresh_process
 from benchmarks.results import Results, fixed

@@ -14,17 +14,17 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import DataLoader, Dataset
 
-from asr.build import Config, build_augmentation, build_features, build_model, build_tokenizer
-from asr.data.batch_plan import BatchBounds, plan_evaluation
-from asr.data.dataset import load_utterance
-from asr.data.manifest import Utterance
-from asr.data.position import start_of_epoch
-from asr.data.settings import DataSettings
-from asr.data.training_set import TrainingSet
+from asr.base.settings.read import read
+from asr.core.build import Config, build_augmentation, build_features, build_model, build_tokenizer
+from asr.core.data.batch_plan import BatchBounds, plan_evaluation
+from asr.core.data.dataset import load_utterance
+from asr.core.data.manifest import Utterance
+from asr.core.data.position import start_of_epoch
+from asr.core.data.settings import DataSettings
+from asr.core.data.training_set import TrainingSet
+from asr.core.recognition.model import Model
+from asr.core.training.data_module import SpeechData
 from asr.interfaces import Features
-from asr.recognition.model import Model
-from asr.settings.read import read
-from asr.training.data_module import SpeechData
 from benchmarks.features import NUM_MEL_BINS, SAMPLE_RATE, composed, kaldi
 
 SPEEDS = (0.9, 1.0, 1.1)

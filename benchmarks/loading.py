@@ -16,8 +16,8 @@ from typing import NamedTuple
 import soundfile
 import torch
 
-from asr.cli.command import run_command
-from asr.data.manifest import Utterance
+from asr.core.cli.command import run_command
+from asr.core.data.manifest import Utterance
 from benchmarks import results
 from benchmarks.features import SAMPLE_RATE
 from benchmarks.loaders import Alone, Corpus, Lhotse, Ours, Torchaudio, speech_data

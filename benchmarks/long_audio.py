@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import torch
 
-from asr.cli.command import run_command
+from asr.core.cli.command import run_command
 from benchmarks import results
 from benchmarks.machine import about, measure, peak_memory, peak_memory_reset
 from benchmarks.nets import (

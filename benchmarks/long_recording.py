@@ -19,18 +19,18 @@ import jiwer
 import soundfile
 import torch
 
-from asr.audio.load import load_waveform
-from asr.checkpoint.load import load_recognizer
-from asr.cli.command import inference, run_command
-from asr.data.batch_plan import BatchBounds
-from asr.data.manifest import Utterance
-from asr.evaluation.word_errors import ErrorCounts, count_errors, total
-from asr.recognition.chunks import ChunkBounds, cut_chunks
-from asr.recognition.inference import Inference
-from asr.recognition.long_form import at_silences
-from asr.recognition.recognizer import Recognizer
-from asr.recognition.recordings import whole_file
-from asr.recognition.transcript import Transcript, Word
+from asr.base.audio.load import load_waveform
+from asr.core.checkpoint.load import load_recognizer
+from asr.core.cli.command import inference, run_command
+from asr.core.data.batch_plan import BatchBounds
+from asr.core.data.manifest import Utterance
+from asr.core.evaluation.word_errors import ErrorCounts, count_errors, total
+from asr.core.recognition.chunks import ChunkBounds, cut_chunks
+from asr.core.recognition.inference import Inference
+from asr.core.recognition.long_form import at_silences
+from asr.core.recognition.recognizer import Recognizer
+from asr.core.recognition.recordings import whole_file
+from asr.core.recognition.transcript import Transcript, Word
 from benchmarks import results
 from benchmarks.machine import about, in_fresh_process, peak_memory
 from benchmarks.model import add_model, read_utterances

@@ -4,9 +4,9 @@ import argparse
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from asr.audio.load import find_audio
-from asr.data.manifest import Utterance, read_manifest
-from asr.recognition.recordings import whole_file
+from asr.base.audio.load import find_audio
+from asr.core.data.manifest import Utterance, read_manifest
+from asr.core.recognition.recordings import whole_file
 
 MODEL, AUDIO = "runs/mini", "data/mini/test.jsonl"
 

@@ -10,11 +10,11 @@ from hydra import compose
 from omegaconf import OmegaConf
 from torch import Tensor, nn
 
-from asr.build import component
-from asr.head.ctc import CTC
+from asr.base.settings.conf import CONF
+from asr.components.head.ctc import CTC
+from asr.core.build import component
+from asr.core.training.hydra_command import initialized_hydra
 from asr.interfaces import Encoded, Targets
-from asr.settings.conf import CONF
-from asr.training.hydra_command import initialized_hydra
 from benchmarks.peers.front_end import FrontEnd
 from benchmarks.race import enter
 
@@ -39,7 +39,7 @@ PEERS = {**RELATIVE, "torchaudio, no positions": "benchmarks.peers.torchaudio"}
 
 
 class Shape(NamedTuple):
-    """Size of all networks; the fields are named as in `asr.encoder.conformer`."""
+    """Size of all networks; the fields are named as in `asr.components.encoder.conformer`."""
 
     dim: int
     num_layers: int

@@ -14,8 +14,8 @@ import torch
 import yaml
 from torch import Tensor
 
-from asr.cli.command import run_command
-from asr.data.batch_plan import BatchBounds, BatchOrder, Plan, changed_mates, plan_training
+from asr.core.cli.command import run_command
+from asr.core.data.batch_plan import BatchBounds, BatchOrder, Plan, changed_mates, plan_training
 from benchmarks import results
 from benchmarks.machine import about, in_fresh_process, peak_memory, peak_memory_reset
 from benchmarks.results import Results, fixed, share

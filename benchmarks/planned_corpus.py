@@ -16,10 +16,10 @@ import numpy as np
 import pyarrow as pa
 import torch
 
-from asr.cli.command import run_command
-from asr.data.index import BATCH_ROWS, SCHEMA, SHARDS
-from asr.data.position import start_of_epoch
-from asr.data.reading import epoch_reading
+from asr.apps.doctor.reading import epoch_reading
+from asr.core.cli.command import run_command
+from asr.core.data.index import BATCH_ROWS, SCHEMA, SHARDS
+from asr.core.data.position import start_of_epoch
 from benchmarks import results
 from benchmarks.large_corpus import SECONDS, open_training_set
 from benchmarks.machine import about, in_fresh_process, peak_memory

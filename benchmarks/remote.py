@@ -18,16 +18,16 @@ import soundfile
 import torch
 from torch.utils.data import DataLoader
 
-from asr.build import build_augmentation, build_features
-from asr.cli.command import run_command
-from asr.data.batch import collate
-from asr.data.batch_plan import BatchSampler
-from asr.data.dataset import SpeechDataset
-from asr.data.index_cache import IndexCache
-from asr.data.manifest import Utterance, write_manifest
-from asr.data.shard_writer import ShardSettings, ShardWriter
-from asr.settings.conf import default_settings
-from asr.system.processes import start_method
+from asr.apps.shards.writer import ShardSettings, ShardWriter
+from asr.base.settings.conf import default_settings
+from asr.base.system.processes import start_method
+from asr.core.build import build_augmentation, build_features
+from asr.core.cli.command import run_command
+from asr.core.data.batch import collate
+from asr.core.data.batch_plan import BatchSampler
+from asr.core.data.dataset import SpeechDataset
+from asr.core.data.index_cache import IndexCache
+from asr.core.data.manifest import Utterance, write_manifest
 from benchmarks import results
 from benchmarks.machine import about
 from benchmarks.results import Results, fixed, share

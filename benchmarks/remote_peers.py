@@ -26,14 +26,14 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from asr.audio.load import load_waveform
-from asr.build import build_features
-from asr.cli.command import run_command
-from asr.data.dataset import fetch
-from asr.data.index_cache import IndexCache
-from asr.data.manifest import read_manifest
-from asr.data.shard_writer import ShardSettings, ShardWriter
-from asr.settings.conf import default_settings
+from asr.apps.shards.writer import ShardSettings, ShardWriter
+from asr.base.audio.load import load_waveform
+from asr.base.settings.conf import default_settings
+from asr.core.build import build_features
+from asr.core.cli.command import run_command
+from asr.core.data.dataset import fetch
+from asr.core.data.index_cache import IndexCache
+from asr.core.data.manifest import read_manifest
 from benchmarks import results
 from benchmarks.machine import about
 from benchmarks.remote import SAMPLE_RATE, range_server, write_corpus

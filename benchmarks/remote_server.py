@@ -9,7 +9,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-from asr.cli.command import run_command
+from asr.core.cli.command import run_command
 
 
 class Handler(BaseHTTPRequestHandler):

@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from asr.system.files import write_whole_text
-from asr.web.chart import Axis, Column, bar_chart
-from asr.web.page import escape, page
+from asr.apps.web.chart import Axis, Column, bar_chart
+from asr.apps.web.page import escape, page
+from asr.base.system.files import write_whole_text
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

@@ -18,16 +18,16 @@ from hydra import compose
 from omegaconf import OmegaConf
 
 from asr import compare, doctor, evaluate, training_report
-from asr.audio.load import load_waveform
-from asr.checkpoint.load import load_recognizer
-from asr.cli.command import run_command
-from asr.data.manifest import Utterance
-from asr.evaluation.utterances import read_scored
-from asr.report.clips import NO_CLIPS
-from asr.report.evaluation import About, evaluation_report
-from asr.run.names import METRICS
-from asr.run.settings import read_run_settings
-from asr.training.hydra_command import initialized_hydra
+from asr.apps.report.evaluation import About, evaluation_report
+from asr.apps.web.clips import NO_CLIPS
+from asr.base.audio.load import load_waveform
+from asr.core.checkpoint.load import load_recognizer
+from asr.core.cli.command import run_command
+from asr.core.data.manifest import Utterance
+from asr.core.evaluation.utterances import read_scored
+from asr.core.run.names import METRICS
+from asr.core.run.settings import read_run_settings
+from asr.core.training.hydra_command import initialized_hydra
 from benchmarks import results
 from benchmarks.corpus import Cost, measured
 from benchmarks.long_recording import SAMPLE_RATE, concatenate

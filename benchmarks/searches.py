@@ -18,17 +18,17 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from asr.build import component
-from asr.checkpoint.load import load_recognizer
-from asr.cli.command import run_command
-from asr.data.manifest import Utterance
+from asr.apps.language_models.tuning import encode
+from asr.base.settings.conf import default_settings
+from asr.core.build import component
+from asr.core.checkpoint.load import load_recognizer
+from asr.core.cli.command import run_command
+from asr.core.data.manifest import Utterance
+from asr.core.evaluation.word_errors import count_errors, total
+from asr.core.recognition.inference import INFERENCE
+from asr.core.recognition.recognizer import Recognizer
 from asr.errors import InputError
-from asr.evaluation.tuning import encode
-from asr.evaluation.word_errors import count_errors, total
 from asr.interfaces import Encoded, Hypothesis
-from asr.recognition.inference import INFERENCE
-from asr.recognition.recognizer import Recognizer
-from asr.settings.conf import default_settings
 from benchmarks import results
 from benchmarks.machine import about
 from benchmarks.model import AUDIO, read_utterances

@@ -23,8 +23,8 @@ import httpx
 import soundfile
 import torch
 
-from asr.audio.load import load_waveform
-from asr.cli.command import run_command
+from asr.base.audio.load import load_waveform
+from asr.core.cli.command import run_command
 from asr.errors import InputError
 from benchmarks import results
 from benchmarks.machine import about, peak_memory, peak_memory_reset

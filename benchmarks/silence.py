@@ -11,11 +11,11 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from asr.checkpoint.load import load_recognizer
-from asr.cli.command import run_command
-from asr.data.dataset import load_utterance
-from asr.evaluation.word_errors import count_errors, total
-from asr.recognition.recognizer import Recognizer
+from asr.core.checkpoint.load import load_recognizer
+from asr.core.cli.command import run_command
+from asr.core.data.dataset import load_utterance
+from asr.core.evaluation.word_errors import count_errors, total
+from asr.core.recognition.recognizer import Recognizer
 from benchmarks.machine import about
 from benchmarks.model import add_model, read_utterances
 from benchmarks.results import Results, fixed, share

@@ -19,7 +19,7 @@ from typing import NamedTuple
 import numpy as np
 import soundfile
 
-from asr.cli.command import run_command
+from asr.core.cli.command import run_command
 from benchmarks import results
 from benchmarks.machine import about
 from benchmarks.race import Contender, enter, race

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch.profiler import ProfilerActivity, profile
 
-from asr.cli.command import run_command
+from asr.core.cli.command import run_command
 from benchmarks import results
 from benchmarks.contest import MAX_UTTERANCE_SECONDS
 from benchmarks.machine import about, measure, synchronizer

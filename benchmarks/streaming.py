@@ -17,19 +17,19 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from asr.checkpoint.load import load_recognizer
-from asr.cli.command import run_command
-from asr.data.batch import Rejected
-from asr.data.dataset import load_utterance
-from asr.data.manifest import Utterance
+from asr.core.checkpoint.load import load_recognizer
+from asr.core.cli.command import run_command
+from asr.core.data.batch import Rejected
+from asr.core.data.dataset import load_utterance
+from asr.core.data.manifest import Utterance
+from asr.core.evaluation.word_errors import count_errors, total
+from asr.core.recognition.aligned_segments import aligned_reference
+from asr.core.recognition.cached_stream import CachedStream, advance
+from asr.core.recognition.captions import StreamSettings
+from asr.core.recognition.recognizer import Recognizer
+from asr.core.recognition.streaming import Stream, why_not
+from asr.core.recognition.transcript import Word
 from asr.errors import InputError
-from asr.evaluation.word_errors import count_errors, total
-from asr.recognition.aligned_segments import aligned_reference
-from asr.recognition.cached_stream import CachedStream, advance
-from asr.recognition.captions import StreamSettings
-from asr.recognition.recognizer import Recognizer
-from asr.recognition.streaming import Stream, why_not
-from asr.recognition.transcript import Word
 from benchmarks import results
 from benchmarks.machine import about
 from benchmarks.model import MODEL, add_model, read_utterances

@@ -13,9 +13,9 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from asr.cli.command import complain, run_command
-from asr.system.files import write_whole_text
-from asr.web.page import escape, page
+from asr.apps.web.page import escape, page
+from asr.base.system.files import write_whole_text
+from asr.core.cli.command import complain, run_command
 
 SUITE = {  # name of each benchmark, and the options of each of its runs
     "train_step": ["", "--precision bfloat16"],

@@ -14,14 +14,14 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from asr.build import component
-from asr.cli.command import run_command
-from asr.head.predictor.lstm import LSTMPredictor
-from asr.head.transducer import Transducer
+from asr.base.kernels.transducer_loss import transducer_loss
+from asr.base.settings.conf import default_settings
+from asr.base.system.processes import return_memory
+from asr.components.head.predictor.lstm import LSTMPredictor
+from asr.components.head.transducer import Transducer
+from asr.core.build import component
+from asr.core.cli.command import run_command
 from asr.interfaces import Encoded
-from asr.kernels.transducer_loss import transducer_loss
-from asr.settings.conf import default_settings
-from asr.system.processes import return_memory
 from benchmarks import results
 from benchmarks.machine import about, in_fresh_process, peak_memory, peak_memory_reset
 from benchmarks.race import enter, race

@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import nn
 
-from asr.build import build_optimizer
-from asr.cli.command import run_command
-from asr.settings.conf import default_settings
+from asr.base.settings.conf import default_settings
+from asr.core.build import build_optimizer
+from asr.core.cli.command import run_command
 from benchmarks.contest import Prepare, Work, add_options, compile_blocks, contest
 from benchmarks.nets import OURS, Batch, Net
 from benchmarks.race import Contender

@@ -12,15 +12,15 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 from unittest.mock import patch
 
-from asr.build import build_features, build_optimizer, build_tokenizer, component
-from asr.cli.command import run_command
-from asr.data.batch import Batch
-from asr.diagnosis.training_memory import FULL, LORA, WAYS, set_modes, step_bytes
+from asr.apps.doctor.training_memory import FULL, LORA, WAYS, set_modes, step_bytes
+from asr.base.settings.conf import default_settings
+from asr.base.system.processes import THRESHOLD, keep_memory
+from asr.base.text.normalize import basic
+from asr.core.build import build_features, build_optimizer, build_tokenizer, component
+from asr.core.cli.command import run_command
+from asr.core.data.batch import Batch
+from asr.core.recognition.model import Model
 from asr.errors import InputError
-from asr.recognition.model import Model
-from asr.settings.conf import default_settings
-from asr.system.processes import THRESHOLD, keep_memory
-from asr.text.normalize import basic
 from benchmarks import nets, results
 from benchmarks.machine import about, in_fresh_process, peak_memory, peak_memory_reset
 from benchmarks.results import Results, fixed

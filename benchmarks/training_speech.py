@@ -7,20 +7,20 @@ from hydra import compose
 from hydra.errors import HydraException
 from omegaconf import OmegaConf
 
-from asr import build
-from asr.data.corpus import Corpus, prepare_if_absent, read_corpus
-from asr.data.dataset import Augmentation, Item
-from asr.data.index_cache import IndexCache
-from asr.data.position import start_of_epoch
-from asr.data.training_set import TrainingSet
+from asr.base.text.normalize import get_normalizer
+from asr.core import build
+from asr.core.data.corpus import Corpus, prepare_if_absent, read_corpus
+from asr.core.data.dataset import Augmentation, Item
+from asr.core.data.index_cache import IndexCache
+from asr.core.data.position import start_of_epoch
+from asr.core.data.training_set import TrainingSet
+from asr.core.recognition.model import Model
+from asr.core.run.folder import fitted_front_end
+from asr.core.run.initialization import start_of, with_parts
+from asr.core.run.settings import RunSettings, read_run_settings
+from asr.core.training.hydra_command import initialized_hydra
 from asr.errors import InputError
 from asr.interfaces import Features, Tokenizer
-from asr.recognition.model import Model
-from asr.run.folder import fitted_front_end
-from asr.run.initialization import start_of, with_parts
-from asr.run.settings import RunSettings, read_run_settings
-from asr.text.normalize import get_normalizer
-from asr.training.hydra_command import initialized_hydra
 
 
 def composed(overrides: Sequence[str]) -> RunSettings:

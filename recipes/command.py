@@ -4,9 +4,9 @@ import argparse
 import sys
 from collections.abc import Callable
 
+from asr.base.system.processes import INTERRUPTED
+from asr.base.text.printable import printable
 from asr.errors import InputError
-from asr.system.processes import INTERRUPTED
-from asr.text.printable import printable
 
 READABLE = "--corpus-dir must be readable, --output-dir writable, with room left"
 ROOM = "--output-dir must be writable, with room left"

@@ -7,8 +7,8 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
+from asr.base.system.files import write_whole_text
 from asr.errors import InputError
-from asr.system.files import write_whole_text
 
 WRITTEN = ".written-by-recipes"
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from asr.publishing.browser_runtime import registry
+from asr.apps.export.browser_runtime import registry
 
 VERSION = "4.14.1"
 SHA512 = "FHfa+lmNjQZfJz1q8wKqIDwC6DExcHt/pkjNQb09a3NPjCKg2rhu5qb2S4r76ASyFNNtuFooJpZe37OgudVGtQ=="  # in npm's format

@@ -100,7 +100,7 @@ def _run(arguments: list[str], output: Path, max_bytes: int | None, before: Call
         resource.setrlimit(resource.RLIMIT_FSIZE, (max_bytes, max_bytes))
     if before is not None:
         before()
-    from asr.cli.command import run_command
+    from asr.core.cli.command import run_command
     from asr.transcribe import main
 
     run_command(lambda _: main(arguments))

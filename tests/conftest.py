@@ -18,10 +18,10 @@ from filelock import FileLock
 from hydra import compose
 from omegaconf import OmegaConf
 
-from asr.contract.network import overridden as overridden
-from asr.run.settings import RunSettings, read_run_settings
-from asr.storage import session
-from asr.training.hydra_command import initialized_hydra
+from asr.apps.check.network import overridden as overridden
+from asr.base.storage import session
+from asr.core.run.settings import RunSettings, read_run_settings
+from asr.core.training.hydra_command import initialized_hydra
 from benchmarks import null_gpu as gpu
 from tests.storing import S3, FaultyProxy, faulty, moto, storage
 from tests.tones import sentences, write_corpus

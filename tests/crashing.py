@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from asr.checkpoint import bundle
+from asr.core.checkpoint import bundle
 
 SYSTEM_CALLS = ("rename", "fsync", "chmod")
 

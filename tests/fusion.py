@@ -11,11 +11,11 @@ from typing import Any
 
 from torch import Tensor
 
-from asr.decode.beam import Beam
-from asr.decode.fusion.shallow_fusion import ShallowFusion
+from asr.base.settings.conf import default_settings
+from asr.base.text.normalize import as_written
+from asr.components.decode.beam import Beam
+from asr.components.decode.fusion.shallow_fusion import ShallowFusion
 from asr.errors import InputError
-from asr.settings.conf import default_settings
-from asr.text.normalize import as_written
 from tests.identity import IDENTITY
 from tests.refusals import refused
 from tests.test_ctc import collapse

@@ -12,10 +12,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from asr.kernels import native
-from asr.kernels import transducer_loss as transducer
-from asr.kernels.ctc_loss import ctc_loss
-from asr.kernels.transducer_loss import transducer_loss
+from asr.base.kernels import native
+from asr.base.kernels import transducer_loss as transducer
+from asr.base.kernels.ctc_loss import ctc_loss
+from asr.base.kernels.transducer_loss import transducer_loss
 from asr.train import train
 from tests.conftest import TINY, settings_with, tone_corpus
 from tests.targets import targets_of
@@ -134,7 +134,7 @@ def test_a_run_in_bfloat16_that_is_resumed_has_the_losses_of_the_plain_forms(
     for name in ("kernel", "plain"):
         if name == "plain":
             for module in ("ctc_loss", "transducer_loss"):
-                monkeypatch.setattr(f"asr.kernels.{module}.triton_lattice", lambda device: None)
+                monkeypatch.setattr(f"asr.base.kernels.{module}.triton_lattice", lambda device: None)
         overrides = [
             *TINY,
             *tone_corpus(tones),

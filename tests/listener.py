@@ -11,16 +11,16 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from asr.build import build_features
-from asr.decode.greedy import Greedy
-from asr.head.ctc import CTC
+from asr.base.text.normalize import basic
+from asr.components.decode.greedy import Greedy
+from asr.components.head.ctc import CTC
+from asr.components.tokenizer.char import Char
+from asr.core.build import build_features
+from asr.core.recognition.confidence import UNCALIBRATED
+from asr.core.recognition.model import Model
+from asr.core.recognition.recognizer import Recognizer
 from asr.interfaces import BLANK_ID, NO_TAPS, Decoder, Encoded, Head, NamedBlocks, Taps, Targets, Tokenizer
 from asr.lengths import Lengths, padding_mask
-from asr.recognition.confidence import UNCALIBRATED
-from asr.recognition.model import Model
-from asr.recognition.recognizer import Recognizer
-from asr.text.normalize import basic
-from asr.tokenizer.char import Char
 from tests.conftest import resolved
 from tests.tones import PITCHES
 

@@ -20,18 +20,18 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
 
 from asr import Stream
-from asr.recognition.inference import INFERENCE
-from asr.recognition.recognizer import Recognizer
-from asr.server.hosts import Hosts
-from asr.server.hotwords import ServedHotwords
-from asr.server.jobs import Jobs
-from asr.server.metrics import Metrics
-from asr.server.run import make_server, serve
-from asr.server.service import Service
-from asr.server.stream_client import StreamLimits
-from asr.server.stream_sockets import StreamSockets
-from asr.server.streams import Streams
-from asr.server.upload import Limits, Uploads
+from asr.apps.serve.hosts import Hosts
+from asr.apps.serve.hotwords import ServedHotwords
+from asr.apps.serve.jobs import Jobs
+from asr.apps.serve.metrics import Metrics
+from asr.apps.serve.run import make_server, serve
+from asr.apps.serve.service import Service
+from asr.apps.serve.stream_client import StreamLimits
+from asr.apps.serve.stream_sockets import StreamSockets
+from asr.apps.serve.streams import Streams
+from asr.apps.serve.upload import Limits, Uploads
+from asr.core.recognition.inference import INFERENCE
+from asr.core.recognition.recognizer import Recognizer
 from tests.conftest import PATIENCE
 from tests.forked import Command
 from tests.serving import Server, address_in

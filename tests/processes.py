@@ -28,9 +28,9 @@ def _train(
     # Data-loading workers become children of this process, as in a training run started from a shell.
     multiprocessing.set_start_method("fork", force=True)
     write_output_to(output)
+    from asr.core.training.hydra_command import run_job
     from asr.train import train
     from asr.train_lm import read_config, train_lm
-    from asr.training.hydra_command import run_job
 
     if before is not None:
         before()
@@ -82,7 +82,7 @@ def finish(processes: list[BaseProcess]) -> int:
 
 def die_at_save(number: int) -> None:
     """Let this process kill itself after it has saved its checkpoint for the `number`-th time; for `start`."""
-    from asr.training.checkpointing import Saving
+    from asr.core.training.checkpointing import Saving
 
     save, saves = Saving._save, itertools.count(1)
 

@@ -12,10 +12,10 @@ import yaml
 
 import asr
 from asr.__main__ import COMMANDS
-from asr.checkpoint.formats import FORMAT, KEY
-from asr.data.index import FORMAT_NUMBER, SCHEMA
-from asr.data.manifest import Utterance, write_manifest
-from asr.settings.conf import CONF
+from asr.base.settings.conf import CONF
+from asr.core.checkpoint.formats import FORMAT, KEY
+from asr.core.data.index import FORMAT_NUMBER, SCHEMA
+from asr.core.data.manifest import Utterance, write_manifest
 from docs.pages.commands import OVERRIDES, parser_of
 
 MEMBERS = {"Recognizer": ["to", "transcribe"]}  # other members, and the constructor, are internal

@@ -9,12 +9,12 @@ from typing import TypeVar
 
 import pytest
 
-from asr.build import rules_of
+from asr.base.settings.conf import default_settings, names
+from asr.base.settings.read import settings_of
+from asr.base.settings.rule import Rule
+from asr.core.build import rules_of
+from asr.core.run.settings import RunSettings
 from asr.errors import shown
-from asr.run.settings import RunSettings
-from asr.settings.conf import default_settings, names
-from asr.settings.read import settings_of
-from asr.settings.rule import Rule
 from tests.conftest import ROOT
 
 E = TypeVar("E", bound=BaseException)

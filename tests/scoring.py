@@ -5,9 +5,9 @@ import random
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from asr.data.manifest import Utterance
-from asr.evaluation.utterances import Scored, score
-from asr.recognition.transcript import Transcript, Word
+from asr.core.data.manifest import Utterance
+from asr.core.evaluation.utterances import Scored, score
+from asr.core.recognition.transcript import Transcript, Word
 
 WORDS = ["one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "left", "right"]
 

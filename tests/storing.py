@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from asr import shards
-from asr.storage.settings import StorageSettings
+from asr.base.storage.settings import StorageSettings
 
 SERVE = """
 import logging, sys

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from asr.build import component
+from asr.core.build import component
 from tests.conftest import CONF
 
 X = [-30.0, -3.0, -0.7, 0.0, 0.2, 1.0, 4.5, 30.0]

@@ -10,7 +10,7 @@ import pytest
 import soundfile
 
 from asr.align import main as align
-from asr.data.manifest import Utterance, read_manifest, write_manifest
+from asr.core.data.manifest import Utterance, read_manifest, write_manifest
 from asr.errors import InputError
 from tests.refusals import mentions, refused
 from tests.test_formats import read_by_praatio

@@ -14,11 +14,11 @@ import soundfile
 import torch
 
 from asr.align import main as align
-from asr.data.manifest import read_manifest
+from asr.base.text.normalize import as_written, basic
+from asr.core.data.manifest import read_manifest
+from asr.core.recognition import alignment
+from asr.core.recognition.aligned_segments import segment_score, written_words
 from asr.errors import InputError
-from asr.recognition import alignment
-from asr.recognition.aligned_segments import segment_score, written_words
-from asr.text.normalize import as_written, basic
 from tests.conftest import ROOT, SHARED
 from tests.nemo import MODEL, needs_model
 from tests.refusals import refused

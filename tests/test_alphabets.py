@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
+from asr.base.text.alphabets import FILE, find_alphabet, languages, letters_of, scripts, units
 from asr.errors import InputError
-from asr.text.alphabets import FILE, find_alphabet, languages, letters_of, scripts, units
 from tests.conftest import ROOT
 from tests.refusals import refused
 from tools import alphabets
@@ -118,9 +118,9 @@ def test_a_range_which_would_lose_letters_is_an_error() -> None:
 
 def test_the_wheel_contains_the_letters_and_their_licence() -> None:
     about = tomllib.loads((ROOT / "pyproject.toml").read_text())
-    patterns = about["tool"]["setuptools"]["package-data"]["asr.text"]
+    patterns = about["tool"]["setuptools"]["package-data"]["asr.base.text"]
     files = {path.name for pattern in patterns for path in FILE.parent.glob(pattern)} - {"alphabets.py"}
     assert files == {"alphabets.json.gz", "alphabets.LICENSE"}
-    assert "asr/text/alphabets.LICENSE" in about["project"]["license-files"]
+    assert "asr/base/text/alphabets.LICENSE" in about["project"]["license-files"]
     assert "Unicode-3.0" in about["project"]["license"]
-    assert "Unicode-3.0" in (ROOT / "asr" / "text" / "alphabets.LICENSE").read_text(encoding="utf-8")
+    assert "Unicode-3.0" in (ROOT / "asr" / "base" / "text" / "alphabets.LICENSE").read_text(encoding="utf-8")

@@ -12,9 +12,17 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from asr.evaluation.analysis import GROUPINGS, NO_SPEAKER, SECONDS, WORDS_A_SECOND, breakdown, choose_edges, figures
-from asr.evaluation.bootstrap import MIN_UNITS
-from asr.evaluation.utterances import Scored
+from asr.core.evaluation.analysis import (
+    GROUPINGS,
+    NO_SPEAKER,
+    SECONDS,
+    WORDS_A_SECOND,
+    breakdown,
+    choose_edges,
+    figures,
+)
+from asr.core.evaluation.bootstrap import MIN_UNITS
+from asr.core.evaluation.utterances import Scored
 from tests.scoring import scored, simulated
 
 

@@ -14,8 +14,8 @@ import soundfile
 import torch
 
 import asr
-from asr.checkpoint.formats import FORMAT
-from asr.recognition.recognizer import Recognizer
+from asr.core.checkpoint.formats import FORMAT
+from asr.core.recognition.recognizer import Recognizer
 from tests.documents import DOCUMENTS, code_blocks, name_of
 from tests.public_interface import SNAPSHOT, public_interface
 from tests.refusals import refused
@@ -215,7 +215,7 @@ def test_type_checkers_see_the_types_of_the_installed_package(tmp_path: Path) ->
     ]
     printed = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False).stdout
     for line, text in enumerate(
-        ["-> asr.recognition.recognizer.Recognizer", "Transcript", "list[asr", "no attribute"], 2
+        ["-> asr.core.recognition.recognizer.Recognizer", "Transcript", "list[asr", "no attribute"], 2
     ):
         assert re.search(rf"use.py:{line}: .*{re.escape(text)}", printed), printed
 

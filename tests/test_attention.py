@@ -9,11 +9,11 @@ from torch import Tensor
 from transformers.models.parakeet.configuration_parakeet import ParakeetEncoderConfig
 from transformers.models.parakeet.modeling_parakeet import ParakeetEncoderAttention
 
-from asr.encoder.attention.local_attention import LocalAttention
-from asr.encoder.attention.relative_attention import RelativeAttention
-from asr.kernels import relative_attention
-from asr.kernels.positions import relative_positions, sinusoids
-from asr.kernels.relative_attention import relative_shift
+from asr.base.kernels import relative_attention
+from asr.base.kernels.positions import relative_positions, sinusoids
+from asr.base.kernels.relative_attention import relative_shift
+from asr.components.encoder.attention.local_attention import LocalAttention
+from asr.components.encoder.attention.relative_attention import RelativeAttention
 from asr.lengths import padding_mask
 
 DIM, HEADS = 12, 3

@@ -23,9 +23,9 @@ import torch
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from asr.audio import flac, resampling
-from asr.audio import load as audio
-from asr.audio.load import audio_info, find_audio, load_waveform, stream_waveform
+from asr.base.audio import flac, resampling
+from asr.base.audio import load as audio
+from asr.base.audio.load import audio_info, find_audio, load_waveform, stream_waveform
 from asr.errors import AudioError
 from tests.refusals import check_refusal, mentions, refused
 
@@ -345,7 +345,7 @@ def test_mixing_down_and_resampling_are_logged_once_for_each_kind_of_file(save, 
     stereo = save(encode(np.zeros((4410, 2)), 44100, "WAV", "PCM_16"), "stereo.wav")
     telephone = save(encode(np.zeros(800), 8000, "WAV", "PCM_16"), "telephone.wav")
     plain = save(encode(np.zeros(1600), RATE, "WAV", "PCM_16"), "plain.wav")
-    with caplog.at_level(logging.WARNING, "asr.audio.load"):
+    with caplog.at_level(logging.WARNING, "asr.base.audio.load"):
         for path in [stereo, telephone, plain] * 3:
             load_waveform(path, RATE)
     assert caplog.messages == [
@@ -367,7 +367,7 @@ def test_channels_that_cancel_each_other_are_reported(save, caplog):
         "nearly inverted": np.stack([sound, -0.9 * sound], axis=1) + noise[:, :2] / 100,
     }
     paths = {name: save(encode(samples / 2, RATE, "WAV", "FLOAT"), f"{name}.wav") for name, samples in kinds.items()}
-    with caplog.at_level(logging.WARNING, "asr.audio.load"):
+    with caplog.at_level(logging.WARNING, "asr.base.audio.load"):
         for path in [*paths.values()] * 2:
             load_waveform(path, RATE)
     named = [message for message in caplog.messages if " dB " in message]
@@ -875,7 +875,7 @@ def test_a_flac_with_frames_of_another_file_is_refused(save):
 
 
 def test_a_long_flac_is_checked_again_only_if_it_was_changed(save, monkeypatch):
-    monkeypatch.setattr("asr.audio.flac._LONG_BYTES", 1000)
+    monkeypatch.setattr("asr.base.audio.flac._LONG_BYTES", 1000)
     counts = []
     count = flac._count_samples
     monkeypatch.setattr(flac, "_count_samples", lambda *args: counts.append(1) or count(*args))

@@ -12,12 +12,12 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from asr import build
 from asr.average import main as average
-from asr.checkpoint import bundle
-from asr.checkpoint.load import PREFIX, checkpoint_extra, fitted_files, load_recognizer, write_bundle
+from asr.core import build
+from asr.core.checkpoint import bundle
+from asr.core.checkpoint.load import PREFIX, checkpoint_extra, fitted_files, load_recognizer, write_bundle
+from asr.core.recognition.recognizer import Recognizer
 from asr.errors import InputError
-from asr.recognition.recognizer import Recognizer
 from tests.conftest import TINY, resolved
 from tests.crashing import Killed, dies_at
 from tests.forked import run_module

@@ -11,10 +11,10 @@ import pytest
 from hydra import compose
 from hydra.errors import CompactHydraException
 
-from asr.build import check_components
+from asr.core.build import check_components
+from asr.core.training.hydra_command import composition_error, initialized_hydra
 from asr.errors import InputError
 from asr.train import train
-from asr.training.hydra_command import composition_error, initialized_hydra
 from tests.conftest import TINY, settings_with, tone_corpus
 from tests.forked import run_module
 from tests.refusals import mentions, refused
@@ -144,7 +144,7 @@ def test_a_file_damaged_after_the_check_is_skipped_and_named(corpus: Path, caplo
         ),
         (["experiment=finetune"], "init.from ... init.from="),
         (["init.from=nvidia/parakeet"], "not exist ... hf://nvidia/parakeet"),
-        (["decode.name=prefixes"], "decode.name ... asr/decode/prefixes.py"),
+        (["decode.name=prefixes"], "decode.name ... asr/components/decode/prefixes.py"),
         (["+encoder.extra=1"], "must set exactly ... extra"),
         (["encoder.norm=layer_norm"], "encoder.norm; got 'layer_norm'"),
         (["trainer.accelerator=gpu"], "trainer.accelerator=gpu ... GPU"),

@@ -12,20 +12,20 @@ import pytest
 import torch
 import yaml
 
-from asr.data.batch import Batch
-from asr.data.batch_plan import BatchBounds
-from asr.data.corpus import read_corpus
-from asr.data.index_cache import IndexCache
-from asr.diagnosis.batch_size import MAX_SECONDS, MAX_TRIALS, MIN_STEPS, SHARE, fitting_batch_seconds, longest
-from asr.diagnosis.forecast import fresh_model
-from asr.diagnosis.memory_trial import CPU_FACTOR, MemoryTrial
-from asr.diagnosis.planned import planned
-from asr.diagnosis.training_memory import PeakMemory
-from asr.diagnosis.trial import take_step
+from asr.apps.doctor.batch_size import MAX_SECONDS, MAX_TRIALS, MIN_STEPS, SHARE, fitting_batch_seconds, longest
+from asr.apps.doctor.forecast import fresh_model
+from asr.apps.doctor.memory_trial import CPU_FACTOR, MemoryTrial
+from asr.apps.doctor.planned import planned
+from asr.apps.doctor.training_memory import PeakMemory
+from asr.apps.doctor.trial import take_step
+from asr.base.system.processes import limit_memory
+from asr.base.text.normalize import get_normalizer
+from asr.core.data.batch import Batch
+from asr.core.data.batch_plan import BatchBounds
+from asr.core.data.corpus import read_corpus
+from asr.core.data.index_cache import IndexCache
+from asr.core.run.settings import RunSettings
 from asr.errors import InputError
-from asr.run.settings import RunSettings
-from asr.system.processes import limit_memory
-from asr.text.normalize import get_normalizer
 from asr.train import train
 from tests.conftest import TINY, settings_with, tone_corpus
 from tests.refusals import refused
@@ -93,7 +93,7 @@ def test_with_a_counted_allocator_the_batch_never_exceeds_the_limit_and_is_nearl
     limit = share * needed(30)
     monkeypatch.setattr(MemoryTrial, "fits", lambda trial, batches: peak(trial, batches) <= limit)
     monkeypatch.setattr(MemoryTrial, "_in_child", lambda trial, run: run())
-    monkeypatch.setattr("asr.diagnosis.trial.free_memory", lambda: limit * CPU_FACTOR / SHARE)
+    monkeypatch.setattr("asr.apps.doctor.trial.free_memory", lambda: limit * CPU_FACTOR / SHARE)
     chosen = fitting_batch_seconds(settings, utterances, model)
     best = max(seconds for seconds in range(3, 31) if needed(seconds) <= limit)
     assert needed(chosen) <= limit
@@ -112,7 +112,7 @@ def test_an_epoch_has_at_least_ten_steps_and_the_default_learning_rate_bounds_th
     model, utterances, _ = parts(settings, tmp_path)
     monkeypatch.setattr(MemoryTrial, "fits", lambda *_: True)
     monkeypatch.setattr(MemoryTrial, "fitting_share", lambda *_: 1.0)
-    monkeypatch.setattr("asr.diagnosis.batch_size.MAX_SECONDS", 6.0)
+    monkeypatch.setattr("asr.apps.doctor.batch_size.MAX_SECONDS", 6.0)
     chosen = fitting_batch_seconds(settings, utterances, model)
     per_epoch = planned(settings.with_batch_seconds(chosen), utterances, model).per_epoch
     assert per_epoch >= MIN_STEPS

@@ -13,12 +13,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from asr.build import component
-from asr.decode.beam import Beam
-from asr.decode.greedy import Greedy
+from asr.base.text.normalize import as_written, basic
+from asr.components.decode.beam import Beam
+from asr.components.decode.greedy import Greedy
+from asr.core.build import component
 from asr.errors import InputError
 from asr.interfaces import BLANK_ID, Encoded, Hypothesis
-from asr.text.normalize import as_written, basic
 from tests.fusion import (
     PHRASES,
     SOME_WORDS,

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from asr.evaluation.utterances import read_scored
+from asr.core.evaluation.utterances import read_scored
 from benchmarks import scale
 from benchmarks.corpus import Cost
 

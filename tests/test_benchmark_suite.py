@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from asr.checkpoint.load import write_bundle
+from asr.core.checkpoint.load import write_bundle
 from asr.errors import InputError
 from benchmarks import (
     captions,

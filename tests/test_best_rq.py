@@ -14,17 +14,17 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from asr import build
 from asr.average import main as average
-from asr.checkpoint.load import load_recognizer
-from asr.data.batch import Batch, Example, collate
-from asr.data.manifest import Utterance
+from asr.core import build
+from asr.core.checkpoint.load import load_recognizer
+from asr.core.data.batch import Batch, Example, collate
+from asr.core.data.manifest import Utterance
+from asr.core.objective.best_rq import MaskedPrediction, PretrainedEncoder, RandomQuantizer
+from asr.core.run.events import read_history
+from asr.core.run.names import EVENTS
+from asr.core.run.settings import without_unused
+from asr.core.training.hydra_command import read_experiment
 from asr.errors import InputError
-from asr.objective.best_rq import MaskedPrediction, PretrainedEncoder, RandomQuantizer
-from asr.run.events import read_history
-from asr.run.names import EVENTS
-from asr.run.settings import without_unused
-from asr.training.hydra_command import read_experiment
 from asr.training_report import main as write_report
 from recipes.librispeech.prepare import main as prepare
 from tests.conftest import SHARED, TINY, needs_shared, resolved, tone_corpus

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from asr.training.callbacks import StuckAtBlank
+from asr.core.training.callbacks import StuckAtBlank
 
 
 @pytest.mark.parametrize(

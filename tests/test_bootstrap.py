@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from asr.evaluation.bootstrap import MIN_UNITS, by_cluster, difference, intervals, resample
+from asr.core.evaluation.bootstrap import MIN_UNITS, by_cluster, difference, intervals, resample
 
 Array = NDArray[np.float64]
 
@@ -52,7 +52,7 @@ def test_draws_have_the_mean_and_deviation_of_a_plain_loop() -> None:
 def test_for_any_chunk_size_every_draw_has_as_many_rows_as_the_data(monkeypatch: pytest.MonkeyPatch) -> None:
     ones = np.ones((7, 1))
     for chunk in (1, 7, 20, 1000):
-        monkeypatch.setattr("asr.evaluation.bootstrap.CHUNK", chunk)
+        monkeypatch.setattr("asr.core.evaluation.bootstrap.CHUNK", chunk)
         assert resample(ones, 33).tolist() == [[7.0]] * 33
         seen = resample(np.eye(7), 500)
         assert (seen.sum(axis=1) == 7).all()

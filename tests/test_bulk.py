@@ -17,17 +17,17 @@ import soundfile
 import torch
 from safetensors.torch import load_file, save_file
 
-from asr.bulk import folder
-from asr.bulk.parts import PartTask, plan_parts, share_of
-from asr.bulk.source import open_source
-from asr.bulk.statistics import repetition
-from asr.bulk.transcription import transcribe_part
-from asr.checkpoint.load import load_recognizer
-from asr.data.manifest import Utterance, read_manifest
+from asr.apps.bulk import folder
+from asr.apps.bulk.parts import PartTask, plan_parts, share_of
+from asr.apps.bulk.source import open_source
+from asr.apps.bulk.statistics import repetition
+from asr.apps.bulk.transcription import transcribe_part
+from asr.base.storage.store import list_prefix, read_whole, write_together, write_whole
+from asr.core.checkpoint.load import load_recognizer
+from asr.core.data.manifest import Utterance, read_manifest
+from asr.core.recognition.inference import INFERENCE
 from asr.errors import InputError, StoreError
-from asr.recognition.inference import INFERENCE
 from asr.shards import main as shards
-from asr.storage.store import list_prefix, read_whole, write_together, write_whole
 from asr.transcribe import main as transcribe
 from tests.bulk import (
     BAD,
@@ -175,7 +175,7 @@ def test_a_job_on_s3_gives_the_same_texts_as_a_local_job(
 def test_a_failing_store_ends_a_job_with_a_one_line_error_and_the_job_resumes(
     source: Path, s3: FaultyProxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from asr.storage import session
+    from asr.base.storage import session
 
     good = [entry for entry in lines(source) if entry["id"] != "bad missing"]
     for entry in good:

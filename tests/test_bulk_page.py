@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from asr.report.bulk import bulk_page
+from asr.apps.bulk.page import bulk_page
 from tests.browser import browser, overflow, visit  # noqa: F401
 from tests.bulk import finished_job, write_input
 

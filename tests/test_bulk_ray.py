@@ -16,9 +16,17 @@ from typing import Any
 
 import pytest
 
-from asr.bulk.parts import PartTask
-from asr.bulk.ray_engine import MAX_DEATHS, MAX_DEATHS_ALONE, MAX_SEARCHES, Outcome, _check_reachable, _ended, _Part
-from asr.data.manifest import Utterance
+from asr.apps.bulk.parts import PartTask
+from asr.apps.bulk.ray_engine import (
+    MAX_DEATHS,
+    MAX_DEATHS_ALONE,
+    MAX_SEARCHES,
+    Outcome,
+    _check_reachable,
+    _ended,
+    _Part,
+)
+from asr.core.data.manifest import Utterance
 from asr.errors import InputError
 from tests.bulk import BAD, failures_of, files_of, finished_job, job_options, lines, start, texts_of, write_input
 from tests.conftest import ROOT

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 import torch
 
-from asr.checkpoint.bundle import Bundle, read_bundle
-from asr.checkpoint.load import decoder_settings, load_recognizer, write_bundle
-from asr.decode.beam import Beam
+from asr.base.settings.conf import default_settings
+from asr.components.decode.beam import Beam
+from asr.core.checkpoint.bundle import Bundle, read_bundle
+from asr.core.checkpoint.load import decoder_settings, load_recognizer, write_bundle
 from asr.errors import InputError
 from asr.ngram import main as ngram
-from asr.settings.conf import default_settings
 from tests.fusion import search_config
 from tests.refusals import mentions, refused
 from tests.test_average import save
@@ -175,7 +175,7 @@ def test_the_older_bundle_remains_if_a_file_of_the_decoder_cannot_be_read(
 
 
 def test_reading_and_rewriting_a_bundle_changes_nothing(bundle: Path, tmp_path: Path) -> None:
-    from asr.checkpoint.bundle import replace_bundle
+    from asr.core.checkpoint.bundle import replace_bundle
 
     shutil.copytree(bundle, tmp_path / "copy")
     contents = read_bundle(bundle)

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from asr.checkpoint.formats import FORMAT
-from asr.checkpoint.load import load_recognizer
+from asr.core.checkpoint.formats import FORMAT
+from asr.core.checkpoint.load import load_recognizer
 from asr.errors import InputError
 from tests.bundles.make import log_probs
 from tests.refusals import refused

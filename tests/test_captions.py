@@ -10,11 +10,11 @@ import pytest
 import soundfile
 import torch
 
-from asr.cli import captions
-from asr.cli.captions import Lines, caption, raw_samples
+from asr.core.cli import captions
+from asr.core.cli.captions import Lines, caption, raw_samples
+from asr.core.recognition.captions import Captions
+from asr.core.recognition.transcript import Word
 from asr.errors import InputError
-from asr.recognition.captions import Captions
-from asr.recognition.transcript import Word
 from asr.transcribe import main
 from tests.listener import listener
 from tests.refusals import mentions

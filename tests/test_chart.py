@@ -10,8 +10,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from asr.text.numbers import percent
-from asr.web.chart import (
+from asr.apps.web.chart import (
     Axis,
     Column,
     Dot,
@@ -23,8 +22,9 @@ from asr.web.chart import (
     line_chart,
     scatter_chart,
 )
-from asr.web.plane import HEIGHT, WIDTH
-from asr.web.scale import Scale, log_ticks, round_ticks
+from asr.apps.web.plane import HEIGHT, WIDTH
+from asr.apps.web.scale import Scale, log_ticks, round_ticks
+from asr.base.text.numbers import percent
 
 
 class Elements(HTMLParser):

@@ -7,13 +7,13 @@ from textwrap import dedent
 
 import pytest
 
+from asr.base.settings import plugins
 from asr.check import main as check
 from asr.errors import InputError
-from asr.settings import plugins
 from tests.refusals import mentions, refused
 
 HEAD = """
-    from asr.head.ctc import CTC
+    from asr.components.head.ctc import CTC
     from asr.interfaces import Decoders
 
     class Mine(CTC):
@@ -24,7 +24,7 @@ ENCODER = """
 
     from asr.interfaces import Encoded
     from asr.lengths import padding_mask
-    from asr.settings.rule import Dim
+    from asr.base.settings.rule import Dim
 
     class Mine(nn.Module):
         '''Halve the frame rate.
@@ -70,7 +70,7 @@ AUGMENT = """
             return {result}
     """
 DECODER = """
-    from asr.decode.greedy import Greedy
+    from asr.components.decode.greedy import Greedy
 
     class Mine(Greedy):
         needs = ("frame_head",)

@@ -11,10 +11,10 @@ import pytest
 import torch
 
 import asr
-from asr.build import MODEL_KEYS, component
-from asr.checkpoint.load import load_recognizer
-from asr.checkpoint.saved import kept_checkpoints
-from asr.data.manifest import read_manifest
+from asr.core.build import MODEL_KEYS, component
+from asr.core.checkpoint.load import load_recognizer
+from asr.core.checkpoint.saved import kept_checkpoints
+from asr.core.data.manifest import read_manifest
 from asr.errors import InputError
 from tests.conftest import resolved
 from tests.refusals import refused
@@ -60,7 +60,7 @@ def test_a_checkpoint_is_enough_to_transcribe(trained: Path) -> None:  # noqa: F
     "name", ["torch.utils.collect_env", "../../../tmp/evil", "__init__", "os", "", None, 3, "a" * 300, "a" * 100_000]
 )
 def test_a_config_can_name_only_components_of_asr(name: Any) -> None:
-    with refused(InputError, "encoder.name ... asr/encoder") as raised:
+    with refused(InputError, "encoder.name ... asr/components/encoder") as raised:
         component("encoder", {"name": name})
     assert len(str(raised.value)) < 1000
 
@@ -169,7 +169,7 @@ def test_one_call_transcribes_files_and_waveforms(bundle: Path, tones: Path) -> 
     recognizer = asr.load_recognizer(bundle)
     utterances = read_manifest(tones / "test.jsonl")
     paths = [utterance.audio_filepath for utterance in utterances]
-    from asr.audio.load import load_waveform
+    from asr.base.audio.load import load_waveform
 
     waveforms = [load_waveform(path, 16000) for path in paths]
     mixed = recognizer.transcribe([paths[0], waveforms[1], paths[2]], sample_rate=16_000)

@@ -12,22 +12,22 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from asr.build import build_features
-from asr.data.batch_plan import BatchBounds
-from asr.data.manifest import Utterance
-from asr.decode.greedy import Greedy
-from asr.encoder.subsampling.strided_conv import StridedConv
+from asr.base.text.normalize import basic
+from asr.components.decode.greedy import Greedy
+from asr.components.encoder.subsampling.strided_conv import StridedConv
+from asr.components.tokenizer.char import Char
+from asr.core.build import build_features
+from asr.core.data.batch_plan import BatchBounds
+from asr.core.data.manifest import Utterance
+from asr.core.recognition.chunks import ChunkBounds, cut_at_pauses, cut_chunks, pause_in_blanks, stitch
+from asr.core.recognition.confidence import UNCALIBRATED
+from asr.core.recognition.inference import Inference
+from asr.core.recognition.model import Model
+from asr.core.recognition.recognizer import Recognizer
+from asr.core.recognition.recordings import whole_file
 from asr.errors import InputError
 from asr.interfaces import BLANK_ID, NO_TAPS, Encoded, Encoder, Features, NamedBlocks, Taps
 from asr.lengths import Lengths, padding_mask
-from asr.recognition.chunks import ChunkBounds, cut_at_pauses, cut_chunks, pause_in_blanks, stitch
-from asr.recognition.confidence import UNCALIBRATED
-from asr.recognition.inference import Inference
-from asr.recognition.model import Model
-from asr.recognition.recognizer import Recognizer
-from asr.recognition.recordings import whole_file
-from asr.text.normalize import basic
-from asr.tokenizer.char import Char
 from tests.conftest import resolved
 from tests.listener import LogSoftmax
 from tests.refusals import refused

@@ -13,12 +13,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asr.cli.side_by_side import WIDTH, side_by_side
 from asr.compare import main
+from asr.core.cli.side_by_side import WIDTH, side_by_side
+from asr.core.evaluation.comparison import compare, verdict
+from asr.core.evaluation.utterances import Scored
+from asr.core.evaluation.word_errors import align_words
 from asr.errors import InputError
-from asr.evaluation.comparison import compare, verdict
-from asr.evaluation.utterances import Scored
-from asr.evaluation.word_errors import align_words
 from tests.conftest import ROOT
 from tests.forked import run_module
 from tests.refusals import check_ended, mentions, refused

@@ -13,13 +13,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from asr.build import component
+from asr.core.build import component
+from asr.core.training import callbacks
+from asr.core.training.compile_ahead import CompilationBeside, Inputs
+from asr.core.training.compiled_blocks import CompiledBlocks
+from asr.core.training.gradient_checkpointing import recompute_blocks
 from asr.interfaces import Block, NamedBlocks
 from asr.train import train
-from asr.training import callbacks
-from asr.training.compile_ahead import CompilationBeside, Inputs
-from asr.training.compiled_blocks import CompiledBlocks
-from asr.training.gradient_checkpointing import recompute_blocks
 from tests.conftest import SMALLEST_ENCODERS, TINY, overridden, resolved, settings_with, tone_corpus
 from tests.listener import Ear
 from tests.test_recompute import SMALL

@@ -8,12 +8,12 @@ import pytest
 import soundfile
 import torch
 
-from asr.data.dataset import load_utterance
-from asr.data.manifest import Utterance, read_manifest, write_manifest
-from asr.data.recordings import RecordingList
+from asr.core.data.dataset import load_utterance
+from asr.core.data.manifest import Utterance, read_manifest, write_manifest
+from asr.core.data.recordings import RecordingList
+from asr.core.evaluation.conditions import Changed, in_noise, in_simulated_rooms
+from asr.core.recognition.inference import INFERENCE
 from asr.evaluate import main as evaluate
-from asr.evaluation.conditions import Changed, in_noise, in_simulated_rooms
-from asr.recognition.inference import INFERENCE
 from tests.refusals import refused
 
 SAMPLE_RATE = 16000
@@ -76,8 +76,8 @@ def test_a_long_recording_is_degraded_as_a_whole(fluent: Path, noise: Path, tmp_
     """Degrading a recording while it is read in chunks gives the same text as degrading the whole waveform first."""
     from dataclasses import replace
 
-    from asr.checkpoint.load import load_recognizer
-    from asr.recognition.chunks import ChunkBounds
+    from asr.core.checkpoint.load import load_recognizer
+    from asr.core.recognition.chunks import ChunkBounds
 
     recognizer = load_recognizer(fluent / "run")
     utterance = read_manifest(fluent / "test.jsonl")[0]

@@ -8,9 +8,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from asr.core.recognition.confidence import UNCALIBRATED, Calibration, calibrate, frame_confidence, load_calibration
+from asr.core.recognition.long_form import Segment
 from asr.errors import InputError
-from asr.recognition.confidence import UNCALIBRATED, Calibration, calibrate, frame_confidence, load_calibration
-from asr.recognition.long_form import Segment
 from tests.listener import listener
 from tests.refusals import refused
 

@@ -8,14 +8,14 @@ import torch
 from transformers.models.parakeet.configuration_parakeet import ParakeetEncoderConfig
 from transformers.models.parakeet.modeling_parakeet import ParakeetEncoderBlock
 
-from asr.build import component
-from asr.encoder.activation.swish import Swish
-from asr.encoder.attention.relative_attention import RelativeAttention
-from asr.encoder.conformer import Conformer, ConformerBlock, FeedForward
-from asr.encoder.convolution.depthwise_convolution import DepthwiseConvolution
-from asr.encoder.norm.masked_batch_norm import MaskedBatchNorm
+from asr.base.kernels.positions import relative_positions
+from asr.components.encoder.activation.swish import Swish
+from asr.components.encoder.attention.relative_attention import RelativeAttention
+from asr.components.encoder.conformer import Conformer, ConformerBlock, FeedForward
+from asr.components.encoder.convolution.depthwise_convolution import DepthwiseConvolution
+from asr.components.encoder.norm.masked_batch_norm import MaskedBatchNorm
+from asr.core.build import component
 from asr.errors import InputError
-from asr.kernels.positions import relative_positions
 from asr.lengths import padding_mask
 from tests.conftest import resolved
 from tests.refusals import refused

@@ -7,13 +7,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from asr.build import build_features, build_model, build_tokenizer, component
-from asr.encoder.attention.local_attention import LocalAttention
-from asr.encoder.conformer_streaming import ConformerStreaming
-from asr.encoder.subsampling.strided_conv import StridedConv
+from asr.components.encoder.attention.local_attention import LocalAttention
+from asr.components.encoder.conformer_streaming import ConformerStreaming
+from asr.components.encoder.subsampling.strided_conv import StridedConv
+from asr.core.build import build_features, build_model, build_tokenizer, component
+from asr.core.recognition.cached_stream import with_room
 from asr.errors import InputError
 from asr.interfaces import Encoded, State, Tap
-from asr.recognition.cached_stream import with_room
 from tests.conftest import CONF, ENCODERS, NOT_CHUNK_BY_CHUNK, OTHER_PARTS, SMALLEST_ENCODERS, overridden, resolved
 from tests.refusals import refused
 from tests.test_attention import encoding

@@ -8,16 +8,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from asr.build import build_augmentation, build_features, component
-from asr.data.batch import Example, collate
-from asr.data.dataset import Augmentation, Item, Reference, SpeechDataset
-from asr.data.manifest import Utterance
-from asr.data.position import start_of_epoch
-from asr.data.settings import PlanSettings
-from asr.data.training_set import TrainingSet
+from asr.base.settings.read import read
+from asr.core.build import build_augmentation, build_features, component
+from asr.core.data.batch import Example, collate
+from asr.core.data.dataset import Augmentation, Item, Reference, SpeechDataset
+from asr.core.data.manifest import Utterance
+from asr.core.data.position import start_of_epoch
+from asr.core.data.settings import PlanSettings
+from asr.core.data.training_set import TrainingSet
+from asr.core.training.data_module import SpeechData
 from asr.interfaces import Encoded
-from asr.settings.read import read
-from asr.training.data_module import SpeechData
 from tests.conftest import block_dims, resolved
 from tests.targets import targets_of
 from tests.test_training_set import FEATURES, REFERENCE, SETTINGS, SPEED, utterances

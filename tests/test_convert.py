@@ -19,14 +19,14 @@ import torch
 import yaml
 from torch import Tensor
 
-from asr.checkpoint.bundle import read_bundle
-from asr.checkpoint.load import load_recognizer
+from asr.apps.convert.nemo.config import features_config
+from asr.apps.convert.nemo.convert import from_nemo
+from asr.apps.convert.nemo.encoder import encoder_config
 from asr.convert import main
+from asr.core.checkpoint.bundle import read_bundle
+from asr.core.checkpoint.load import load_recognizer
+from asr.core.recognition.recognizer import Recognizer
 from asr.errors import InputError
-from asr.interchange.nemo.config import features_config
-from asr.interchange.nemo.convert import from_nemo
-from asr.interchange.nemo.encoder import encoder_config
-from asr.recognition.recognizer import Recognizer
 from tests.conftest import SHARED
 from tests.forked import run_module
 from tests.nemo import (
@@ -135,7 +135,7 @@ def test_tensors_are_assigned_to_the_layers_with_the_same_computation(tiny: Path
 
 
 def test_every_tensor_is_accounted_for(tmp_path: Path) -> None:
-    from asr.build import build_features
+    from asr.core.build import build_features
 
     features = build_features(from_nemo(archive(tmp_path)).bundle.config)
     buffers = {"preprocessor.featurizer.window": features.hann, "preprocessor.featurizer.fb": features.mel.T[None]}
@@ -354,7 +354,7 @@ def test_every_setting_with_only_one_supported_value_is_tested(monkeypatch: pyte
     checked: dict[str, set[str]] = {}
     for module in ("config", "encoder"):
         monkeypatch.setattr(
-            f"asr.interchange.nemo.{module}.check",
+            f"asr.apps.convert.nemo.{module}.check",
             lambda settings, section, others, fixed: checked.setdefault(section, set()).update(fixed),
         )
     encoder_config(nemo_config())
@@ -696,11 +696,11 @@ def test_a_trained_model_has_the_known_number_of_errors(
     corpus: str, errors: int, words: int, batch_seconds: float, real: Path
 ) -> None:
     """An independent program decoded greedily with these weights, and made this number of errors."""
-    from asr.data.batch_plan import BatchBounds
-    from asr.data.manifest import Utterance
-    from asr.evaluation.result import evaluate
-    from asr.recognition.inference import Inference
-    from asr.recognition.recordings import whole_file
+    from asr.core.data.batch_plan import BatchBounds
+    from asr.core.data.manifest import Utterance
+    from asr.core.evaluation.result import evaluate
+    from asr.core.recognition.inference import Inference
+    from asr.core.recognition.recordings import whole_file
 
     utterances: list[Utterance] = []
     for transcript in sorted((SHARED / "LibriSpeech" / corpus).glob("*/*/*.trans.txt")):

@@ -11,7 +11,7 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
-from asr.checkpoint.load import write_bundle
+from asr.core.checkpoint.load import write_bundle
 from asr.errors import InputError
 from recipes.convert.bundle import convert, main
 from tests.bundles.make import log_probs

@@ -15,10 +15,10 @@ import numpy as np
 import pytest
 import soundfile
 
-from asr.data.manifest import Utterance, read_manifest
+from asr.apps.finetune.formats import FORMATS
+from asr.core.data.manifest import Utterance, read_manifest
 from asr.errors import InputError
 from asr.plan import plan
-from asr.sources.formats import FORMATS
 from recipes.convert.__main__ import _add_options, _convert, main
 from tests.conftest import TINY, settings_with, tone_corpus
 from tests.refusals import mentions, refused
@@ -321,7 +321,7 @@ def test_parquet_files_with_similar_names_keep_their_own_audio(tmp_path: Path) -
 
 def test_a_small_parquet_file_cannot_fill_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A dictionary page stores one value for many rows, and zstd compresses repetitive pages to almost nothing."""
-    monkeypatch.setattr("asr.sources.parquet.SPARE_BYTES", 1 << 20)
+    monkeypatch.setattr("asr.apps.finetune.parquet.SPARE_BYTES", 1 << 20)
     silence = b"RIFF" + bytes(100_000)
     repeated = parquet_file(tmp_path / "repeated.parquet", [silence] * 100)
     values = [silence + bytes([number]) for number in range(100)]

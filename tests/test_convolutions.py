@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from asr.build import component
-from asr.encoder.activation.gelu import GELU
+from asr.components.encoder.activation.gelu import GELU
+from asr.core.build import component
 from asr.lengths import padding_mask
 from tests.conftest import CONF, resolved
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from asr.data.corpus import prepare_if_absent
+from asr.core.data.corpus import prepare_if_absent
 from asr.errors import InputError
 from tests.conftest import settings_with
 from tests.refusals import mentions, refused

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import soundfile
 
-from asr.data.manifest import read_manifest
+from asr.core.data.manifest import read_manifest
 from asr.plan import plan
 from recipes.common_voice.prepare import main as prepare_common_voice
 from recipes.librispeech import download

@@ -8,11 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from asr.decode.greedy import Greedy
-from asr.head.ctc import CTC
+from asr.base.text.normalize import as_written
+from asr.components.decode.greedy import Greedy
+from asr.components.head.ctc import CTC
+from asr.components.tokenizer.char import Char
 from asr.interfaces import BLANK_ID, Encoded
-from asr.text.normalize import as_written
-from asr.tokenizer.char import Char
 from tests.identity import IDENTITY, decoded
 from tests.targets import targets_of
 

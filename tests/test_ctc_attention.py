@@ -8,12 +8,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from asr.build import component
+from asr.base.kernels.positions import sinusoids
+from asr.components.head.ctc_attention import CTCAttention
+from asr.components.head.token_decoder import DecoderBlock, MultiHeadAttention, TransformerDecoder
+from asr.core.build import component
 from asr.errors import InputError
-from asr.head.ctc_attention import CTCAttention
-from asr.head.token_decoder import DecoderBlock, MultiHeadAttention, TransformerDecoder
 from asr.interfaces import BOUNDARY_ID, Encoded
-from asr.kernels.positions import sinusoids
 from asr.lengths import padding_mask
 from tests.conftest import block_dims, resolved
 from tests.refusals import refused

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from asr.report.curves import Curve, read_curves
+from asr.apps.web.curves import Curve, read_curves
 
 
 def noisy(number: int) -> Curve:

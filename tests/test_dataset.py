@@ -9,19 +9,19 @@ import soundfile
 import torch
 from torch.utils.data import DataLoader
 
-from asr.augment.speed_perturb import SpeedPerturb
-from asr.build import build_augmentation, build_features
-from asr.data.batch import Batch, Example, Rejected, collate
-from asr.data.dataset import Augmentation, Item, Reference, SpeechDataset, energies
-from asr.data.manifest import Utterance, read_manifest
-from asr.data.selection import Selection, SelectionBounds, feasible_factors, select
-from asr.data.token_counts import count_tokens
-from asr.data.utterances import Utterances
-from asr.encoder.subsampling.strided_conv import StridedConv
-from asr.head.ctc import CTC
+from asr.base.system.processes import torch_threads
+from asr.components.augment.speed_perturb import SpeedPerturb
+from asr.components.encoder.subsampling.strided_conv import StridedConv
+from asr.components.head.ctc import CTC
+from asr.components.tokenizer.char import Char
+from asr.core.build import build_augmentation, build_features
+from asr.core.data.batch import Batch, Example, Rejected, collate
+from asr.core.data.dataset import Augmentation, Item, Reference, SpeechDataset, energies
+from asr.core.data.manifest import Utterance, read_manifest
+from asr.core.data.selection import Selection, SelectionBounds, feasible_factors, select
+from asr.core.data.token_counts import count_tokens
+from asr.core.data.utterances import Utterances
 from asr.interfaces import Features
-from asr.system.processes import torch_threads
-from asr.tokenizer.char import Char
 from tests.conftest import resolved
 from tests.tones import SAMPLE_RATE
 

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 import torch.distributed as dist
 
-from asr.data.manifest import read_manifest, write_manifest
-from asr.training.task import TrainingTask
+from asr.core.data.manifest import read_manifest, write_manifest
+from asr.core.training.task import TrainingTask
 from tests.conftest import ROOT, TINY, resolved, tone_corpus
 from tests.processes import finish, metrics, start
 

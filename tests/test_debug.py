@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
+from asr.core.evaluation.word_errors import ErrorCounts
+from asr.core.run.outcome import check_learnt
 from asr.errors import InputError
-from asr.evaluation.word_errors import ErrorCounts
 from asr.plan import plan
-from asr.run.outcome import check_learnt
 from asr.train import train
 from tests.conftest import CONF, TINY, resolved, settings_with, tone_corpus
 from tests.processes import examples, metrics
@@ -88,8 +88,8 @@ def test_a_profile_shows_where_a_few_batches_spend_their_time(
     assert "Optimizer.step#AdamW.step" in page
     assert str(run_dir / "trace.json") in page
     names = [event.get("name", "") for event in json.loads((run_dir / "trace.json").read_text())["traceEvents"]]
-    assert names.count("[pl][module]asr.encoder.conformer.Conformer: model.encoder") == 2
-    assert "[pl][module]asr.encoder.conformer.ConformerBlock: model.encoder.blocks.0" in names
+    assert names.count("[pl][module]asr.components.encoder.conformer.Conformer: model.encoder") == 2
+    assert "[pl][module]asr.components.encoder.conformer.ConformerBlock: model.encoder.blocks.0" in names
     assert (run_dir / "results.json").read_text().strip() == "{}", "a profile must not evaluate test sets"
 
 

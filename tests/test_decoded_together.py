@@ -8,16 +8,16 @@ import pytest
 import torch
 from torch import Tensor
 
-from asr.build import build_features, build_recognizer, build_tokenizer
-from asr.data.batch_plan import BatchBounds
-from asr.data.manifest import Utterance
+from asr.core.build import build_features, build_recognizer, build_tokenizer
+from asr.core.data.batch_plan import BatchBounds
+from asr.core.data.manifest import Utterance
+from asr.core.recognition.chunks import ChunkBounds
+from asr.core.recognition.inference import Inference
+from asr.core.recognition.long_form import Segment
+from asr.core.recognition.pieces import Piece, together
+from asr.core.recognition.recognizer import Recognizer
 from asr.errors import AudioError
 from asr.interfaces import Hypothesis
-from asr.recognition.chunks import ChunkBounds
-from asr.recognition.inference import Inference
-from asr.recognition.long_form import Segment
-from asr.recognition.pieces import Piece, together
-from asr.recognition.recognizer import Recognizer
 from tests.conftest import resolved
 from tests.listener import listener
 from tests.tones import SAMPLE_RATE, speak

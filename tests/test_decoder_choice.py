@@ -4,14 +4,14 @@ from typing import Any
 
 import pytest
 
-from asr.build import check_needs, component, decoders_of, find_class
-from asr.checkpoint.bundle import Bundle
-from asr.checkpoint.load import decoder_settings
-from asr.contract.heads import check_decoders
-from asr.decode.choice import greedy_decoder, is_greedy, with_beam
+from asr.apps.check.heads import check_decoders
+from asr.base.settings.conf import default_settings, names
+from asr.core.build import check_needs, component, decoders_of, find_class
+from asr.core.checkpoint.bundle import Bundle
+from asr.core.checkpoint.load import decoder_settings
+from asr.core.recognition.decoder_choice import greedy_decoder, is_greedy, with_beam
 from asr.errors import InputError
 from asr.interfaces import Decoders
-from asr.settings.conf import default_settings, names
 from tests.conftest import block_dims, resolved
 from tests.refusals import refused
 

@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 import torch
 
-from asr.build import build_features, build_model, build_tokenizer
-from asr.data.batch import Batch
+from asr.core.build import build_features, build_model, build_tokenizer
+from asr.core.data.batch import Batch
+from asr.core.recognition.model import Model
+from asr.core.training import callbacks
+from asr.core.training.task import TrainingTask
 from asr.errors import InputError
-from asr.recognition.model import Model
 from asr.train import train
-from asr.training import callbacks
-from asr.training.task import TrainingTask
 from tests.conftest import TINY, resolved, settings_with, tone_corpus
 from tests.refusals import refused
 from tests.test_compiled_blocks import Waiting
@@ -146,5 +146,5 @@ def test_on_a_gpu_the_encoder_never_waits_in_a_step_without_logging(tones: Path,
     places = [
         f"{warning.filename}:{warning.lineno}" for warning in caught if "synchronizing CUDA" in str(warning.message)
     ]
-    steps = [place for place in places if "/asr/encoder/" in place or "/asr/kernels/" in place]
+    steps = [place for place in places if "/asr/components/encoder/" in place or "/asr/base/kernels/" in place]
     assert not steps, json.dumps(sorted(set(places)), indent=1)

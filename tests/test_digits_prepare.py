@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import soundfile
 
-from asr.data.manifest import Utterance, read_manifest
+from asr.core.data.manifest import Utterance, read_manifest
 from asr.errors import InputError
 from recipes.digits.download import download
 from recipes.digits.prepare import main

@@ -16,22 +16,22 @@ import soundfile
 import torch
 
 from asr import shards
-from asr.data.corpus import read_corpus
-from asr.data.index_cache import IndexCache
-from asr.data.manifest import Utterance, read_manifest, write_manifest
-from asr.diagnosis.alignment import alignment_findings
-from asr.diagnosis.examination import Bounds, examine, sampled, splits_of
-from asr.diagnosis.finding import Severity
-from asr.diagnosis.forecast import card_findings, disk, fresh_model, memory_finding
-from asr.diagnosis.learning_rates import HIGHEST, LOWEST, NUM_STEPS, RangeTest, range_test
-from asr.diagnosis.sound import MAX_SWAPPED, Sound, measure, speed_findings
-from asr.diagnosis.texts import character_findings
-from asr.diagnosis.training_memory import FULL, LORA, PeakMemory, batch_bytes
-from asr.diagnosis.trial import Steps
+from asr.apps.doctor.alignment import alignment_findings
+from asr.apps.doctor.examination import Bounds, examine, sampled, splits_of
+from asr.apps.doctor.finding import Severity
+from asr.apps.doctor.forecast import card_findings, disk, fresh_model, memory_finding
+from asr.apps.doctor.learning_rates import HIGHEST, LOWEST, NUM_STEPS, RangeTest, range_test
+from asr.apps.doctor.sound import MAX_SWAPPED, Sound, measure, speed_findings
+from asr.apps.doctor.texts import character_findings
+from asr.apps.doctor.training_memory import FULL, LORA, PeakMemory, batch_bytes
+from asr.apps.doctor.trial import Steps
+from asr.base.system.processes import free_memory
+from asr.core.data.corpus import read_corpus
+from asr.core.data.index_cache import IndexCache
+from asr.core.data.manifest import Utterance, read_manifest, write_manifest
+from asr.core.hub.models import load_recognizer
 from asr.doctor import doctor
 from asr.errors import InputError, StoreError
-from asr.interchange.models import load_recognizer
-from asr.system.processes import free_memory
 from tests.browser import browser, visit, wait_until  # noqa: F401
 from tests.conftest import SHARED, TINY, needs_shared, settings_with, tone_corpus
 from tests.refusals import mentions, refused
@@ -413,7 +413,7 @@ def findings_text(printed: str, kind: str) -> str:
 def test_an_absent_model_is_reported_before_the_corpus_is_examined(
     tones: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("asr.diagnosis.examination.examine", lambda *_: pytest.fail("the corpus was examined"))
+    monkeypatch.setattr("asr.apps.doctor.examination.examine", lambda *_: pytest.fail("the corpus was examined"))
     with refused(InputError, "model ... .ckpt"):
         doctor(settings_with(*TINY, *tone_corpus(tones), f"run_dir={tmp_path}", "doctor.model=nope"))
 
@@ -535,8 +535,8 @@ def test_steps_that_cannot_fit_or_are_planned_for_a_gpu_are_forecast_but_not_tri
     def step(*_: Any) -> float:
         raise AssertionError("a step was tried")
 
-    monkeypatch.setattr("asr.diagnosis.trial.Trial._step", step)
-    monkeypatch.setattr("asr.diagnosis.trial.free_memory", lambda: 1e12 if problem == "card" else 1e6)
+    monkeypatch.setattr("asr.apps.doctor.trial.Trial._step", step)
+    monkeypatch.setattr("asr.apps.doctor.trial.free_memory", lambda: 1e12 if problem == "card" else 1e6)
     settings = settings_with(*TINY, *tone_corpus(tones), f"run_dir={tmp_path}", "doctor.listen_hours=0.001")
     if problem == "card":
         doctor(replace(settings, doctor=replace(settings.doctor, card_gigabytes=24)))
@@ -558,7 +558,7 @@ def test_the_forecast_is_printed_before_a_step_is_tried(
         printed.append(capsys.readouterr().out)
         raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes")
 
-    monkeypatch.setattr("asr.diagnosis.trial.Trial._step", step)
+    monkeypatch.setattr("asr.apps.doctor.trial.Trial._step", step)
     with refused(InputError, "1 finding ... memory"):
         doctor(settings_with(*TINY, *tone_corpus(tones), f"run_dir={tmp_path}", "doctor.listen_hours=0.001"))
     assert re.search(r"^tensors: full [\d.]+ GB", printed[0], re.MULTILINE)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from asr.__main__ import COMMANDS
-from asr.settings.conf import CONF
+from asr.base.settings.conf import CONF
 from docs.pages.commands import commands_pages, parser_of
 from docs.pages.documents import DocumentPages
 from docs.pages.markdown import raised, sections

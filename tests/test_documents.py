@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from asr.__main__ import COMMANDS
-from asr.data.manifest import Utterance, write_manifest
+from asr.core.data.manifest import Utterance, write_manifest
 from docs.pages import agents, markdown
 from tests.conftest import ROOT
 from tests.documents import DOCUMENTS, README, code_blocks, code_spans, headings, links, name_of, prose

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
+from asr.base.kernels.dropout import STEPS, Dropout
 from asr.errors import InputError
-from asr.kernels.dropout import STEPS, Dropout
 from tests.refusals import refused
 
 

@@ -10,9 +10,9 @@ import lightning.pytorch as pl
 import pytest
 import torch
 
-from asr.data.manifest import read_manifest, write_manifest
-from asr.objective.parts import WER
-from asr.training.callbacks import Patience
+from asr.core.data.manifest import read_manifest, write_manifest
+from asr.core.objective.parts import WER
+from asr.core.training.callbacks import Patience
 from tests.conftest import TINY, resolved, tone_corpus
 from tests.processes import finish, metrics, start
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from asr.build import build_features, build_model, build_tokenizer
+from asr.core.build import build_features, build_model, build_tokenizer
 from benchmarks.equal_time.train import main, read_results, read_rows
 from tests.conftest import TINY, resolved, tone_corpus
 from tests.refusals import mentions

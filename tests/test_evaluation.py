@@ -12,17 +12,17 @@ import jiwer
 import pytest
 from rich.cells import cell_len
 
+from asr.apps.report.evaluation import headline
 from asr.compare import headline as compare_headline
-from asr.data.batch import Rejected
-from asr.data.manifest import read_manifest, write_manifest
+from asr.core.data.batch import Rejected
+from asr.core.data.manifest import read_manifest, write_manifest
+from asr.core.evaluation.analysis import figures, rates
+from asr.core.evaluation.comparison import before_and_after, compare
+from asr.core.evaluation.result import Evaluation, together
+from asr.core.evaluation.utterances import read_scored
 from asr.errors import InputError
 from asr.evaluate import main as evaluate
 from asr.evaluate import summary, table, write
-from asr.evaluation.analysis import figures, rates
-from asr.evaluation.comparison import before_and_after, compare
-from asr.evaluation.result import Evaluation, together
-from asr.evaluation.utterances import read_scored
-from asr.report.evaluation import headline
 from tests.forked import run_module
 from tests.refusals import check_refusal, mentions, refused
 from tests.scoring import scored, simulated
@@ -207,7 +207,7 @@ def test_utterances_that_could_not_be_scored_are_named_even_if_the_report_cannot
     def full(path: Path, text: str) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("asr.system.files.write_whole_text", full)
+    monkeypatch.setattr("asr.base.system.files.write_whole_text", full)
     utterance = read_manifest(tones / "test.jsonl")[0]
     write_manifest(
         tmp_path / "some.jsonl", [utterance, replace(utterance, id="gone", audio_filepath=str(tmp_path / "gone.wav"))]

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import soundfile
 
-from asr.data.manifest import Utterance, read_manifest, write_manifest
+from asr.core.data.manifest import Utterance, read_manifest, write_manifest
 from tests.conftest import ROOT
 from tests.serving import Server, serving
 

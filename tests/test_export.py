@@ -5,7 +5,7 @@ import torch
 from torch import Tensor, nn
 from torch.export import Dim, export
 
-from asr.build import component
+from asr.core.build import component
 from tests.conftest import OTHER_PARTS, SMALLEST_ENCODERS, overridden, resolved
 
 # One encoder of each class, and one with each part. Other sizes are not tested, because they give similar programs.

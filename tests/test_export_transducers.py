@@ -14,14 +14,14 @@ pytest.importorskip("onnx", reason="the extra onnx is not installed")
 pytest.importorskip("onnxscript", reason="the extra onnx is not installed")
 pytest.importorskip("onnxruntime", reason="the extra onnx is not installed")
 
-from asr.build import build_features, build_model, build_tokenizer, component
-from asr.checkpoint.bundle import Bundle, replace_bundle
-from asr.checkpoint.load import load_recognizer, model_config
-from asr.data.manifest import read_manifest
+from asr.apps.export.exported_folder import token_files
+from asr.apps.export.sherpa_transducer import SherpaDecoder, SherpaJoiner, has_sherpa_durations, to_sherpa
+from asr.components.tokenizer.char import Char
+from asr.core.build import build_features, build_model, build_tokenizer, component
+from asr.core.checkpoint.bundle import Bundle, replace_bundle
+from asr.core.checkpoint.load import load_recognizer, model_config
+from asr.core.data.manifest import read_manifest
 from asr.export import main as export
-from asr.publishing.exported_folder import token_files
-from asr.publishing.sherpa_transducer import SherpaDecoder, SherpaJoiner, has_sherpa_durations, to_sherpa
-from asr.tokenizer.char import Char
 from tests import parakeet
 from tests.conftest import ROOT, TINY, block_dims, resolved, settings_with, tone_corpus
 from tests.test_onnx import follow

@@ -11,21 +11,21 @@ import torch
 from torch import Tensor
 
 from asr import finetune, load_recognizer
-from asr.build import build_features, build_labels, build_model, build_tokenizer
-from asr.data.corpus import read_corpus
-from asr.data.index_cache import IndexCache
-from asr.data.manifest import read_manifest, write_manifest
-from asr.diagnosis.forecast import fresh_model
+from asr.apps.convert.huggingface.tokenizer import give_vocabulary as give_json
+from asr.apps.convert.nemo import tokenizer as nemo
+from asr.apps.doctor.forecast import fresh_model
+from asr.base.settings.read import as_mapping
+from asr.components.tokenizer.huggingface import HuggingFace
+from asr.core.build import build_features, build_labels, build_model, build_tokenizer
+from asr.core.data.corpus import read_corpus
+from asr.core.data.index_cache import IndexCache
+from asr.core.data.manifest import read_manifest, write_manifest
+from asr.core.data.tokenizer_extension import checked_pieces, pieces_for
+from asr.core.run.initialization import start_of, with_parts
+from asr.core.run.settings import RunSettings
 from asr.errors import InputError
-from asr.interchange.huggingface.tokenizer import give_vocabulary as give_json
-from asr.interchange.nemo import tokenizer as nemo
 from asr.interfaces import Tokenizer
 from asr.merge import main as merge_main
-from asr.run.initialization import start_of, with_parts
-from asr.run.settings import RunSettings
-from asr.settings.read import as_mapping
-from asr.tokenizer.extension import checked_pieces, pieces_for
-from asr.tokenizer.huggingface import HuggingFace
 from asr.train import train
 from tests.conftest import TINY, settings_with, tone_corpus
 from tests.processes import bundle, finish, resumptions, start

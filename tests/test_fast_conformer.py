@@ -11,14 +11,14 @@ from torch import Tensor, nn
 from transformers.models.parakeet.configuration_parakeet import ParakeetEncoderConfig
 from transformers.models.parakeet.modeling_parakeet import ParakeetEncoder
 
-from asr.build import component
-from asr.encoder.conformer import Conformer
-from asr.encoder.subsampling.causal_conv import CausalConv
-from asr.encoder.subsampling.depthwise_conv import DepthwiseConv
-from asr.interchange.account import Counterparts, take
-from asr.interchange.huggingface.config import encoder_config, scale
-from asr.interchange.huggingface.parakeet import names
-from asr.kernels.positions import relative_positions
+from asr.apps.convert.account import Counterparts, take
+from asr.apps.convert.huggingface.config import encoder_config, scale
+from asr.apps.convert.huggingface.parakeet import names
+from asr.base.kernels.positions import relative_positions
+from asr.components.encoder.conformer import Conformer
+from asr.components.encoder.subsampling.causal_conv import CausalConv
+from asr.components.encoder.subsampling.depthwise_conv import DepthwiseConv
+from asr.core.build import component
 from tests import parakeet
 from tests.conftest import resolved
 

@@ -23,13 +23,13 @@ import pytest
 import soundfile
 import torch
 
-from asr.checkpoint.saved import kept_checkpoints
-from asr.data.manifest import read_manifest
+from asr.apps.runs.summary import summarize
+from asr.core.checkpoint.saved import kept_checkpoints
+from asr.core.data.manifest import read_manifest
+from asr.core.run.events import read_history
+from asr.core.training.distributed import STARTED_BY_FIRST, stop_others
+from asr.core.training.fit import fit
 from asr.errors import InputError
-from asr.run.events import read_history
-from asr.run.summary import summarize
-from asr.training.distributed import STARTED_BY_FIRST, stop_others
-from asr.training.fit import fit
 from tests.conftest import PATIENCE, ROOT, TINY, resolved, settings_with, tone_corpus
 from tests.processes import bundle, finish, kill, metrics, resumptions, start, steps_logged, wait_for
 from tests.refusals import mentions, refused
@@ -204,7 +204,7 @@ def test_a_full_disk_in_the_thread_of_tensorboard_ends_a_run_with_a_one_line_err
 
 def break_the_code_at_step_2() -> None:
     """Make the training fail with an error that asr does not expect."""
-    from asr.training.task import TrainingTask
+    from asr.core.training.task import TrainingTask
 
     step = TrainingTask.training_step
 
@@ -316,7 +316,7 @@ def test_a_batch_with_a_bad_file_trains_like_a_batch_without_it(tones: Path, tmp
     Path(first[0].utterance.audio_filepath).write_bytes(b"not audio")
     assert finish(start(settings, tmp_path / "log")) == 0, (tmp_path / "log").read_text()
 
-    from asr.data.batch import collate
+    from asr.core.data.batch import collate
 
     left = collate(first[1:])
     losses = model.head.losses(model(left.features, left.feature_lengths), left.targets)["loss"]
@@ -404,7 +404,7 @@ def limit_memory(more_bytes: int) -> None:
 
 def limit_memory_of_the_trial() -> None:
     """Limit memory only while the largest batches are tried, because startup needs more memory on some machines."""
-    from asr.training.memory_check import LargestBatchFirst
+    from asr.core.training.memory_check import LargestBatchFirst
 
     trial = LargestBatchFirst.on_train_start
 
@@ -430,7 +430,7 @@ def test_a_batch_that_does_not_fit_in_memory_is_found_before_the_first_step_and_
 
 
 def without_the_trial() -> None:
-    from asr.training.memory_check import LargestBatchFirst
+    from asr.core.training.memory_check import LargestBatchFirst
 
     LargestBatchFirst.on_train_start = lambda *_: None  # type: ignore[method-assign]
 
@@ -477,7 +477,7 @@ def test_a_signal_saves_a_checkpoint_and_stops_the_training_with_the_exit_status
 
 def signal_in_the_trial(signum: int) -> None:
     """Send a signal before the first step, while the largest batch is tried."""
-    from asr.training.data_module import SpeechData
+    from asr.core.training.data_module import SpeechData
 
     make = SpeechData.worst_batches
 
@@ -566,7 +566,7 @@ def test_a_file_deleted_before_a_run_resumes_is_skipped_as_in_an_undisturbed_run
 
 
 def test_a_damaged_checkpoint_is_excluded_from_the_bundle(whole: Path, tmp_path: Path) -> None:
-    from asr.run.outcome import make_bundle
+    from asr.core.run.outcome import make_bundle
 
     run_dir = tmp_path / "run"
     shutil.copytree(whole, run_dir)
@@ -591,7 +591,7 @@ def test_a_process_that_dies_ends_the_others_with_a_one_line_error(tones: Path, 
 
 PROGRAM = """
 import os, pathlib, signal, time
-from asr.training.task import TrainingTask
+from asr.core.training.task import TrainingTask
 from asr.train import main
 
 step = TrainingTask.training_step

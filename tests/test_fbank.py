@@ -12,13 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from asr.audio.load import MAX_SAMPLE, unusable_samples
-from asr.build import build_features
+from asr.base.audio.load import MAX_SAMPLE, unusable_samples
+from asr.components.features.fbank import BLOCK_FRAMES, Fbank
+from asr.components.features.normalize.global_cmvn import GlobalCMVN
+from asr.components.features.normalize.loud_frame_cmvn import LoudFrameCMVN
+from asr.components.features.normalize.per_utterance import PerUtterance
+from asr.core.build import build_features
 from asr.errors import InputError
-from asr.features.fbank import BLOCK_FRAMES, Fbank
-from asr.features.normalize.global_cmvn import GlobalCMVN
-from asr.features.normalize.loud_frame_cmvn import LoudFrameCMVN
-from asr.features.normalize.per_utterance import PerUtterance
 from tests.conftest import resolved
 from tests.refusals import refused
 

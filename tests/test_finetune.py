@@ -15,17 +15,17 @@ import torch
 from safetensors.torch import load_file
 
 from asr import finetune
-from asr.checkpoint.load import BUNDLE
-from asr.checkpoint.saved import CHECKPOINTS
-from asr.cli import own_corpus
-from asr.data.batch import Batch
-from asr.data.manifest import read_manifest
-from asr.diagnosis.memory_trial import MemoryTrial
+from asr.apps.doctor.memory_trial import MemoryTrial
+from asr.apps.finetune import own_corpus
+from asr.apps.finetune import settings as finetuning
+from asr.apps.finetune.settings import ChosenSettings
+from asr.base.system.lock import alone_in
+from asr.core.checkpoint.load import BUNDLE
+from asr.core.checkpoint.saved import CHECKPOINTS
+from asr.core.data.batch import Batch
+from asr.core.data.manifest import read_manifest
+from asr.core.run.names import CONFIG
 from asr.errors import InputError
-from asr.run import finetuning
-from asr.run.finetuning import ChosenSettings
-from asr.run.names import CONFIG
-from asr.system.lock import alone_in
 from tests.conftest import PATIENCE
 from tests.refusals import refused
 from tests.tones import sentences, write_corpus

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import soundfile
 
-from asr.audio.load import load_waveform
-from asr.data.manifest import read_manifest
+from asr.base.audio.load import load_waveform
+from asr.core.data.manifest import read_manifest
 from recipes.finetune import join, word_times
 from tests.refusals import check_refusal
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from asr.data.manifest import read_manifest
+from asr.core.data.manifest import read_manifest
 from recipes.finetune.split import main
 from tests.refusals import check_refusal
 

@@ -11,11 +11,11 @@ import torch
 import webdataset
 
 from asr import shards
-from asr.data.dataset import load_utterance
-from asr.data.index_cache import IndexCache
-from asr.data.manifest import Utterance, read_manifest
+from asr.base.storage.store import write_whole
+from asr.core.data.dataset import load_utterance
+from asr.core.data.index_cache import IndexCache
+from asr.core.data.manifest import Utterance, read_manifest
 from asr.errors import InputError
-from asr.storage.store import write_whole
 from tests.refusals import refused
 from tests.storing import FaultyProxy, index
 from tests.tones import SAMPLE_RATE

@@ -23,8 +23,8 @@ from hypothesis import strategies as st
 from parselmouth.praat import call
 from praatio import textgrid
 
-from asr.recognition.formats import FORMATS
-from asr.recognition.transcript import Alternative, Transcript, Word
+from asr.core.recognition.formats import FORMATS
+from asr.core.recognition.transcript import Alternative, Transcript, Word
 
 ROUNDING = 0.0005 + 1e-9  # seconds; times are rounded to milliseconds
 
@@ -507,5 +507,5 @@ def test_every_file_ends_with_a_line_break_and_can_be_encoded(recording: str, tr
 
 
 def test_formats_do_not_import_torch() -> None:
-    code = "import sys, asr.recognition.formats; sys.exit('torch' in sys.modules)"
+    code = "import sys, asr.core.recognition.formats; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0

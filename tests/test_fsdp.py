@@ -10,13 +10,13 @@ import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
-from asr.checkpoint.load import load_recognizer
-from asr.checkpoint.saved import kept_checkpoints
-from asr.data.manifest import read_manifest
+from asr.core.checkpoint.load import load_recognizer
+from asr.core.checkpoint.saved import kept_checkpoints
+from asr.core.data.manifest import read_manifest
+from asr.core.recognition.transcript import Transcript
+from asr.core.training.task import TrainingTask
 from asr.errors import InputError
-from asr.recognition.transcript import Transcript
 from asr.train_lm import read_config
-from asr.training.task import TrainingTask
 from tests.conftest import SMALLEST_ENCODERS, TINY, overridden, resolved, settings_with, tone_corpus
 from tests.processes import bundle, examples, finish, kill, metrics, resumptions, start, steps_logged, wait_for
 from tests.refusals import refused
@@ -213,8 +213,8 @@ def test_an_adapter_trains_and_resumes_with_fsdp(fluent: Path, tones: Path, tmp_
     overrides += ["adapter.alpha=4", "ema.decay=0.9", "resume.allow=[trainer.max_epochs]"]
 
     def config(*more: str) -> dict[str, Any]:
-        from asr.run.initialization import with_parts
-        from asr.settings.read import as_mapping
+        from asr.base.settings.read import as_mapping
+        from asr.core.run.initialization import with_parts
 
         given = [*overrides, *more]
         return dict(as_mapping(with_parts(settings_with(*given), given)))

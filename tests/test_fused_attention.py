@@ -10,8 +10,8 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from asr.kernels import fused_attention
-from asr.kernels.fused_attention import padded_attention
+from asr.base.kernels import fused_attention
+from asr.base.kernels.fused_attention import padded_attention
 
 SCALES = pytest.mark.parametrize("scale", [1.0, None])
 SHAPES = pytest.mark.parametrize(

@@ -7,18 +7,18 @@ from pathlib import Path
 import pytest
 
 from asr.align import main as align
-from asr.build import build_tokenizer
-from asr.checkpoint.load import load_recognizer
-from asr.data.corpus import prepare_if_absent, read_corpus
-from asr.data.index_cache import IndexCache
-from asr.data.manifest import Utterance, read_manifest, write_manifest
-from asr.data.settings import CorpusSettings
-from asr.decode.fusion.hotwords import compiled, read_phrases
-from asr.decode.fusion.lexicon import read_lexicon, writable
+from asr.base.text.normalize import NORMALIZERS
+from asr.components.decode.fusion.hotwords import compiled, read_phrases
+from asr.components.decode.fusion.lexicon import read_lexicon, writable
+from asr.core.build import build_tokenizer
+from asr.core.checkpoint.load import load_recognizer
+from asr.core.data.corpus import prepare_if_absent, read_corpus
+from asr.core.data.index_cache import IndexCache
+from asr.core.data.manifest import Utterance, read_manifest, write_manifest
+from asr.core.data.settings import CorpusSettings
 from asr.evaluate import main as evaluate
 from asr.interfaces import Tokenizer
 from asr.ngram import main as ngram
-from asr.text.normalize import NORMALIZERS
 from asr.train import train
 from asr.transcribe import main as transcribe
 from recipes.mini.german import GERMAN
@@ -135,7 +135,7 @@ def test_the_corpus_is_generated_on_first_use_in_its_language(tmp_path: Path, mo
             (tmp_path / f"{split}.jsonl").touch()
         return Done()
 
-    monkeypatch.setattr("asr.data.corpus.subprocess.run", run)
+    monkeypatch.setattr("asr.core.data.corpus.subprocess.run", run)
     prepare_if_absent(settings_with("corpus=mini_german", f"corpus.dir={tmp_path}").corpus)
     [[_, *command]] = commands
     assert command == ["-m", "recipes.mini.prepare", "--language", "german", "--output-dir", str(tmp_path)]

@@ -8,16 +8,16 @@ import pytest
 import torch
 from torch import Tensor
 
-from asr.build import build_augmentation, build_features, build_model, build_tokenizer
-from asr.data.batch import Batch, collate
-from asr.data.dataset import SpeechDataset
-from asr.data.manifest import read_manifest
-from asr.data.position import start_of_epoch
-from asr.data.settings import DataSettings
-from asr.data.training_set import TrainingSet
-from asr.recognition.model import Model
-from asr.settings.read import read
-from asr.training.task import TrainingTask
+from asr.base.settings.read import read
+from asr.core.build import build_augmentation, build_features, build_model, build_tokenizer
+from asr.core.data.batch import Batch, collate
+from asr.core.data.dataset import SpeechDataset
+from asr.core.data.manifest import read_manifest
+from asr.core.data.position import start_of_epoch
+from asr.core.data.settings import DataSettings
+from asr.core.data.training_set import TrainingSet
+from asr.core.recognition.model import Model
+from asr.core.training.task import TrainingTask
 from tests.conftest import TINY, resolved, tone_corpus
 from tests.processes import finish, start
 

@@ -10,8 +10,8 @@ import yaml
 from torch import Tensor
 
 from asr import evaluate
-from asr.build import build_features, build_model, build_tokenizer
-from asr.recognition.model import Model
+from asr.core.build import build_features, build_model, build_tokenizer
+from asr.core.recognition.model import Model
 from asr.train import train
 from tests.conftest import TINY, resolved, settings_with, tone_corpus
 from tests.test_train import losses

@@ -22,20 +22,20 @@ from transformers import (
     ParakeetTokenizer,
 )
 
-from asr.build import build_features
-from asr.checkpoint.bundle import read_bundle
-from asr.checkpoint.load import load_recognizer
+from asr.apps.convert.huggingface.convert import from_huggingface, to_huggingface
+from asr.apps.convert.huggingface.granite_speech5 import features_config
+from asr.base.settings.read import as_mapping
+from asr.base.text.normalize import basic
+from asr.components.encoder.attention.block_attention import BlockAttention
+from asr.components.encoder.subsampling.stacked_deltas import deltas
 from asr.convert import main
-from asr.encoder.attention.block_attention import BlockAttention
-from asr.encoder.subsampling.stacked_deltas import deltas
+from asr.core.build import build_features
+from asr.core.checkpoint.bundle import read_bundle
+from asr.core.checkpoint.load import load_recognizer
+from asr.core.run.initialization import with_parts
 from asr.errors import InputError
 from asr.export import main as export
-from asr.interchange.huggingface.convert import from_huggingface, to_huggingface
-from asr.interchange.huggingface.granite_speech5 import features_config
 from asr.lengths import padding_mask
-from asr.run.initialization import with_parts
-from asr.settings.read import as_mapping
-from asr.text.normalize import basic
 from tests.conftest import TINY, settings_with, tone_corpus
 from tests.parakeet import DAMAGES, damage, randomized, tokenizer
 from tests.processes import bundle, die_at_save, finish, metrics, start

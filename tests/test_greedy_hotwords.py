@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from asr.decode.transducer_greedy import TransducerGreedy
+from asr.base.text.normalize import as_written
+from asr.components.decode.transducer_greedy import TransducerGreedy
 from asr.interfaces import NO_BIASING, Biasing, Encoded, Hypothesis, Span
-from asr.text.normalize import as_written
 from tests.conftest import resolved
 from tests.fusion import PHRASES, Fusion, Pieces
 from tests.identity import decoded

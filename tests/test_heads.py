@@ -6,13 +6,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from asr.build import component
-from asr.contract.network import NUM_MEL_BINS, model_of, unlike_new
-from asr.contract.padding import check_losses, losses_of
+from asr.apps.check.network import NUM_MEL_BINS, model_of, unlike_new
+from asr.apps.check.padding import check_losses, losses_of
+from asr.components.head.ctc_intermediate import evenly_spaced
+from asr.core.build import component
+from asr.core.recognition.model import Model
 from asr.errors import InputError
-from asr.head.ctc_intermediate import evenly_spaced
 from asr.interfaces import Encoded
-from asr.recognition.model import Model
 from tests.conftest import CONF, block_dims, resolved
 from tests.refusals import refused
 from tests.targets import targets_of

@@ -7,15 +7,15 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from asr.build import build_decoder, build_features, build_model, build_tokenizer, component
-from asr.checkpoint.load import load_recognizer
-from asr.contract.decoders import check_transcripts, with_rare_blanks
+from asr.apps.check.decoders import check_transcripts, with_rare_blanks
+from asr.base.settings.conf import default_settings
+from asr.core.build import build_decoder, build_features, build_model, build_tokenizer, component
+from asr.core.checkpoint.load import load_recognizer
+from asr.core.recognition.confidence import UNCALIBRATED
+from asr.core.recognition.model import Model
+from asr.core.recognition.recognizer import Recognizer
+from asr.core.run.settings import read_run_settings
 from asr.errors import InputError
-from asr.recognition.confidence import UNCALIBRATED
-from asr.recognition.model import Model
-from asr.recognition.recognizer import Recognizer
-from asr.run.settings import read_run_settings
-from asr.settings.conf import default_settings
 from asr.train import train
 from tests.conftest import CONF, TINY, resolved, tone_corpus
 from tests.refusals import refused

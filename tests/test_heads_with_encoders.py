@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 import torch
 
-from asr.build import build_features, build_model, build_tokenizer, component
-from asr.contract.heads import check_blocks, check_gradients, check_taps
-from asr.contract.network import SMALL as SMALL_ENCODER
-from asr.contract.network import model_of
-from asr.data.batch import Example, collate
-from asr.data.manifest import Utterance
-from asr.encoder.transformer import Transformer
+from asr.apps.check.heads import check_blocks, check_gradients, check_taps
+from asr.apps.check.network import SMALL as SMALL_ENCODER
+from asr.apps.check.network import model_of
+from asr.components.encoder.transformer import Transformer
+from asr.core.build import build_features, build_model, build_tokenizer, component
+from asr.core.data.batch import Example, collate
+from asr.core.data.manifest import Utterance
 from asr.errors import InputError
 from tests.conftest import CONF, ENCODERS, SMALLEST_ENCODERS, overridden, resolved, tone_corpus
 from tests.processes import bundle, die_at_save, finish, metrics, resumptions, start

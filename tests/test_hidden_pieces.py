@@ -11,19 +11,19 @@ import pytest
 import sentencepiece
 from sentencepiece import sentencepiece_model_pb2
 
-from asr.build import build_tokenizer
-from asr.checkpoint.bundle import read_bundle
-from asr.checkpoint.load import load_recognizer
+from asr.apps.convert.huggingface.tokenizer import give_vocabulary, sentencepiece_of, take_vocabulary
+from asr.apps.convert.nemo import tokenizer as nemo_tokenizer
+from asr.apps.convert.sentences import SENTENCES, tokens_of
+from asr.apps.export.exported_folder import token_files
+from asr.base.text.words import spell
+from asr.components.decode.fusion.hotwords import compiled, read_phrases
 from asr.convert import main
-from asr.decode.fusion.hotwords import compiled, read_phrases
+from asr.core.build import build_tokenizer
+from asr.core.checkpoint.bundle import read_bundle
+from asr.core.checkpoint.load import load_recognizer
 from asr.errors import InputError
-from asr.interchange.huggingface.tokenizer import give_vocabulary, sentencepiece_of, take_vocabulary
-from asr.interchange.nemo import tokenizer as nemo_tokenizer
-from asr.interchange.sentences import SENTENCES, tokens_of
 from asr.interfaces import Tokenizer
 from asr.model import main as describe
-from asr.publishing.exported_folder import token_files
-from asr.text.words import spell
 from tests import parakeet
 from tests.nemo import as_nemo_3, nemo_config, nemo_files, tensors, write_tar
 from tests.refusals import refused

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from asr.data.manifest import Utterance, read_manifest
+from asr.core.data.manifest import Utterance, read_manifest
 from asr.errors import InputError
 from benchmarks.hotwords import Counts, count
 from benchmarks.hotwords import main as measure

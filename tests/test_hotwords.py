@@ -9,10 +9,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from asr.decode.beam import Beam
-from asr.decode.fusion.hotwords import Matcher, Matches, Phrases
+from asr.base.text.normalize import basic
+from asr.components.decode.beam import Beam
+from asr.components.decode.fusion.hotwords import Matcher, Matches, Phrases
 from asr.errors import InputError
-from asr.text.normalize import basic
 from tests.fusion import (
     NUMBERS,
     UNREADABLE,

@@ -16,14 +16,14 @@ from typing import Any
 
 import pytest
 
-from asr.checkpoint.address import is_address, parse
-from asr.checkpoint.bundle import read_bundle
+from asr.apps.finetune.collect import collect
+from asr.apps.finetune.entry import SourceOptions
 from asr.convert import main
-from asr.data.manifest import read_manifest
+from asr.core.checkpoint.address import is_address, parse
+from asr.core.checkpoint.bundle import read_bundle
+from asr.core.data.manifest import read_manifest
+from asr.core.hub.download import _of_split, download, download_dataset, path_of
 from asr.errors import InputError
-from asr.interchange.hub import _of_split, download, download_dataset, path_of
-from asr.sources.collect import collect
-from asr.sources.entry import SourceOptions
 from tests import parakeet
 from tests import test_wav2vec2_bert as wav2vec2_bert
 from tests.conftest import ROOT

@@ -18,18 +18,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from asr.data import index as index_module
-from asr.data import index_cache, token_counts
-from asr.data.dataset import Reference
-from asr.data.index import open_index, record_batches
-from asr.data.index_cache import IndexCache
-from asr.data.manifest import Utterance, read_manifest
-from asr.data.token_counts import count_tokens, stored_counts
-from asr.data.utterances import Part, Utterances, with_known_ids
+from asr.components.head.ctc import CTC
+from asr.components.tokenizer.char import Char
+from asr.core.data import index as index_module
+from asr.core.data import index_cache, token_counts
+from asr.core.data.dataset import Reference
+from asr.core.data.index import open_index, record_batches
+from asr.core.data.index_cache import IndexCache
+from asr.core.data.manifest import Utterance, read_manifest
+from asr.core.data.token_counts import count_tokens, stored_counts
+from asr.core.data.utterances import Part, Utterances, with_known_ids
+from asr.core.run.preparation import fingerprint, stored_fingerprint
 from asr.errors import InputError
-from asr.head.ctc import CTC
-from asr.run.preparation import fingerprint, stored_fingerprint
-from asr.tokenizer.char import Char
 from tests.refusals import mentions, refused
 from tests.tones import sentences
 
@@ -203,7 +203,7 @@ def test_a_full_disk_causes_a_warning_and_does_not_stop_the_run(
     tmp_path: Path, cache: IndexCache, caplog: pytest.LogCaptureFixture
 ) -> None:
     program = (
-        "import resource, sys; from pathlib import Path; from asr.data.index_cache import IndexCache\n"
+        "import resource, sys; from pathlib import Path; from asr.core.data.index_cache import IndexCache\n"
         "import signal; signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))\n"
         "print(len(IndexCache(sys.argv[1]).utterances(Path(sys.argv[2]))))"

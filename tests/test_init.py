@@ -10,20 +10,20 @@ import torch
 from safetensors.torch import load_file
 
 from asr import load_recognizer
-from asr.build import build_features, build_model, build_tokenizer
+from asr.apps.report.training import read_record, training_page
+from asr.base.settings.conf import default_settings
 from asr.compare import main as compare_main
-from asr.data.manifest import read_manifest
+from asr.core.build import build_features, build_model, build_tokenizer
+from asr.core.data.manifest import read_manifest
+from asr.core.evaluation.result import evaluate
+from asr.core.run.initialization import start_of, with_parts
+from asr.core.run.settings import RunSettings
+from asr.core.run.validation_samples import read_samples
+from asr.core.training.frozen import Frozen
+from asr.core.training.task import TrainingTask
 from asr.errors import InputError
 from asr.evaluate import main as evaluate_main
-from asr.evaluation.result import evaluate
-from asr.report.training import read_record, training_page
-from asr.run.initialization import start_of, with_parts
-from asr.run.settings import RunSettings
-from asr.run.validation_samples import read_samples
-from asr.settings.conf import default_settings
 from asr.train import train
-from asr.training.frozen import Frozen
-from asr.training.task import TrainingTask
 from tests.conftest import TINY, resolved, settings_with, tone_corpus
 from tests.processes import bundle, metrics
 from tests.refusals import mentions, refused
@@ -395,7 +395,7 @@ def test_a_start_model_with_another_kind_of_head_recognises_with_its_own_decoder
 def test_only_the_config_of_a_bundle_is_read_to_get_its_components(
     fluent: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("asr.checkpoint.bundle.load_file", lambda path: pytest.fail("weights are read"))
+    monkeypatch.setattr("asr.core.checkpoint.bundle.load_file", lambda path: pytest.fail("weights are read"))
     assert start_config(fluent / "run").components["encoder"]["dim"] == 32
 
 

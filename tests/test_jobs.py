@@ -13,14 +13,14 @@ import pytest
 import soundfile
 import torch
 
-from asr.data.batch_plan import BatchBounds
+from asr.apps.serve.jobs import Job, Jobs, QueueFullError, StoppedError
+from asr.core.data.batch_plan import BatchBounds
+from asr.core.recognition.chunks import ChunkBounds
+from asr.core.recognition.inference import Inference
+from asr.core.recognition.recognizer import Recognizer
+from asr.core.recognition.recordings import whole_file
 from asr.errors import AudioError
 from asr.interfaces import Encoded, Hypothesis, Taps
-from asr.recognition.chunks import ChunkBounds
-from asr.recognition.inference import Inference
-from asr.recognition.recognizer import Recognizer
-from asr.recognition.recordings import whole_file
-from asr.server.jobs import Job, Jobs, QueueFullError, StoppedError
 from tests.conftest import PATIENCE
 from tests.listener import listener
 from tests.refusals import refused

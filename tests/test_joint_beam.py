@@ -11,13 +11,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from asr.build import check_needs, component
-from asr.decode.attention_rescoring import AttentionRescoring
-from asr.decode.joint_beam import JointBeam, PrefixScores
+from asr.base.text.normalize import as_written
+from asr.components.decode.attention_rescoring import AttentionRescoring
+from asr.components.decode.joint_beam import JointBeam, PrefixScores
+from asr.components.head.ctc_attention import CTCAttention
+from asr.core.build import check_needs, component
 from asr.errors import InputError
-from asr.head.ctc_attention import CTCAttention
 from asr.interfaces import BOUNDARY_ID, Encoded, Hypothesis
-from asr.text.normalize import as_written
 from tests.conftest import block_dims, resolved
 from tests.fusion import (
     WIDE,

@@ -20,9 +20,9 @@ pytest.importorskip("kenlm", reason="camel-kenlm is not installed")
 
 import kenlm
 
-from asr.decode.fusion.lexicon import read_lexicon
+from asr.base.language_model.kenlm import NOT_WORDS, NgramModel, vocabulary
+from asr.components.decode.fusion.lexicon import read_lexicon
 from asr.errors import InputError
-from asr.language_model.kenlm import NOT_WORDS, NgramModel, vocabulary
 from tests.conftest import ROOT
 from tests.fusion import Trigrams
 
@@ -170,7 +170,7 @@ def test_a_copy_shares_the_model(arpa: Path) -> None:
 LOAD = """
 import resource, sys
 resource.setrlimit(resource.RLIMIT_AS, (4 << 30, 4 << 30))
-from asr.language_model.kenlm import NgramModel
+from asr.base.language_model.kenlm import NgramModel
 from asr.errors import InputError
 try:
     NgramModel(sys.argv[1])
@@ -290,7 +290,7 @@ def test_files_that_kenlm_reads_are_read_with_the_scores_of_kenlm(arpa: Path, fo
 def test_an_arpa_file_read_in_pieces_of_any_size_gives_the_same_words_and_errors(
     arpa: Path, piece: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("asr.language_model.arpa._PIECE", piece)
+    monkeypatch.setattr("asr.base.language_model.arpa._PIECE", piece)
     assert vocabulary(arpa) == [*NOT_WORDS, *WORDS]
     arpa.write_text(arpa.read_text().replace("\\end\\", "-1\tnew york\n\\end\\"))
     assert mentions(check_error(arpa), r"line 100 ... \end\ ... b'-1\tnew york\n'")
@@ -298,7 +298,7 @@ def test_an_arpa_file_read_in_pieces_of_any_size_gives_the_same_words_and_errors
 
 MUTATE = """
 import collections, random, re, sys
-from asr.language_model.kenlm import NgramModel
+from asr.base.language_model.kenlm import NgramModel
 from asr.errors import InputError
 from tests.fusion import Trigrams
 from pathlib import Path

@@ -6,9 +6,17 @@ import pytest
 import torch
 from torch import Tensor
 
-from asr.kernels import attention, block_attention, choice, depthwise, local_attention, relative_attention, strided_conv
-from asr.kernels.dropout import Dropout
-from asr.kernels.relative_attention import Projections
+from asr.base.kernels import (
+    attention,
+    block_attention,
+    choice,
+    depthwise,
+    local_attention,
+    relative_attention,
+    strided_conv,
+)
+from asr.base.kernels.dropout import Dropout
+from asr.base.kernels.relative_attention import Projections
 from asr.lengths import padding_mask
 from tests import forked
 from tests.conftest import PATIENCE

@@ -20,17 +20,17 @@ from transformers import (
     LasrTokenizer,
 )
 
-from asr.build import build_features
-from asr.checkpoint.bundle import Bundle, read_bundle
-from asr.checkpoint.load import load_recognizer
+from asr.apps.convert.huggingface.convert import from_huggingface, to_huggingface
+from asr.apps.convert.huggingface.lasr import features_config
 from asr.convert import main
+from asr.core.build import build_features
+from asr.core.checkpoint.bundle import Bundle, read_bundle
+from asr.core.checkpoint.load import load_recognizer
+from asr.core.run.initialization import with_parts
 from asr.errors import InputError
 from asr.export import main as export
-from asr.interchange.huggingface.convert import from_huggingface, to_huggingface
-from asr.interchange.huggingface.lasr import features_config
 from asr.lengths import padding_mask
 from asr.merge import main as merge
-from asr.run.initialization import with_parts
 from asr.train import train
 from tests.conftest import TINY, resolved, settings_with, tone_corpus
 from tests.parakeet import DAMAGES, change, damage, randomized

@@ -7,7 +7,7 @@ import sys
 import pytest
 import torch
 
-from asr.kernels import native
+from asr.base.kernels import native
 from tests.conftest import PATIENCE, ROOT
 
 pytest.importorskip("triton")
@@ -50,7 +50,7 @@ def test_the_kernel_compiles_to_machine_code(
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
-    from asr.kernels.lattice_triton import _sum_paths
+    from asr.base.kernels.lattice_triton import _sum_paths
 
     constants = {"frames": frames, "columns": columns, "block": 128, **program}
     pointers = {
@@ -73,7 +73,7 @@ def test_without_a_working_triton_the_plain_forms_are_used_and_a_line_says_why(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setenv("TRITON_INTERPRET", "1")
-    monkeypatch.setitem(sys.modules, "asr.kernels.lattice_triton", None)
+    monkeypatch.setitem(sys.modules, "asr.base.kernels.lattice_triton", None)
     monkeypatch.setattr(native, "_compiled_lattice", native._compiled_lattice.__wrapped__)
     assert native.triton_lattice(torch.device("cpu")) is None
     assert [record.levelname for record in caplog.records] == ["WARNING"]

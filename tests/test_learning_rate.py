@@ -9,16 +9,16 @@ from typing import Any, cast
 
 import pytest
 
-from asr.checkpoint.saved import SavedCheckpoint
-from asr.data.manifest import Utterance
-from asr.data.token_frequencies import frequency_loss
-from asr.data.utterances import Utterances
-from asr.diagnosis.finding import Severity
-from asr.diagnosis.forecast import warm_up_findings
-from asr.run import learning_rate
-from asr.run.learning_rate import PlannedRates, planned_rates
-from asr.run.outcome import warn_of_chance
-from asr.training.callbacks import StuckAtFrequencies
+from asr.apps.doctor.finding import Severity
+from asr.apps.doctor.forecast import warm_up_findings
+from asr.core.checkpoint.saved import SavedCheckpoint
+from asr.core.data.manifest import Utterance
+from asr.core.data.token_frequencies import frequency_loss
+from asr.core.data.utterances import Utterances
+from asr.core.run import learning_rate
+from asr.core.run.learning_rate import PlannedRates, planned_rates
+from asr.core.run.outcome import warn_of_chance
+from asr.core.training.callbacks import StuckAtFrequencies
 from tests.conftest import SHARED, needs_shared, resolved
 from tests.refusals import mentions
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from asr.encoder.subsampling.strided_conv import StridedConv
+from asr.components.encoder.subsampling.strided_conv import StridedConv
 from asr.lengths import padding_mask, strided_lengths
 
 KERNELS, STRIDES, PADDINGS, EXTRA = st.integers(1, 9), st.integers(1, 4), st.integers(0, 4), st.integers(0, 40)

@@ -14,24 +14,24 @@ import torch
 from torch import Tensor
 
 from asr import Stream
-from asr.build import build_decoder, build_features, build_model, build_tokenizer, component
-from asr.checkpoint.bundle import Bundle, replace_bundle
-from asr.checkpoint.load import model_config
-from asr.contract.decoders import with_rare_blanks
-from asr.contract.network import LETTERS, NUM_MEL_BINS, SMALL, model_of, overridden
-from asr.decode.fusion.shallow_fusion import NEVER
+from asr.apps.check.decoders import with_rare_blanks
+from asr.apps.check.network import LETTERS, NUM_MEL_BINS, SMALL, model_of, overridden
+from asr.apps.convert.huggingface.tokenizer import take_vocabulary
+from asr.base.settings.conf import default_settings
+from asr.base.text.alphabets import find_alphabet, letters_of
+from asr.base.text.words import byte_piece
+from asr.components.decode.fusion.shallow_fusion import NEVER
+from asr.core.build import build_decoder, build_features, build_model, build_tokenizer, component
+from asr.core.checkpoint.bundle import Bundle, replace_bundle
+from asr.core.checkpoint.load import model_config
+from asr.core.hub.models import load_recognizer as load
+from asr.core.recognition.confidence import UNCALIBRATED
+from asr.core.recognition.letter_lock import allowed_tokens, locked, with_tokens
+from asr.core.recognition.model import Model
+from asr.core.recognition.recognizer import Recognizer
 from asr.errors import InputError
 from asr.export import main as export
-from asr.interchange.huggingface.tokenizer import take_vocabulary
-from asr.interchange.models import load_recognizer as load
 from asr.interfaces import BLANK_ID, Encoded
-from asr.recognition.confidence import UNCALIBRATED
-from asr.recognition.letter_lock import allowed_tokens, locked, with_tokens
-from asr.recognition.model import Model
-from asr.recognition.recognizer import Recognizer
-from asr.settings.conf import default_settings
-from asr.text.alphabets import find_alphabet, letters_of
-from asr.text.words import byte_piece
 from asr.transcribe import main as transcribe
 from asr.tune import main as tune
 from tests.conftest import TINY, resolved

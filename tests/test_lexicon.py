@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asr.decode.fusion import lexicon
-from asr.decode.fusion.lexicon import Words, read_lexicon
+from asr.components.decode.fusion import lexicon
+from asr.components.decode.fusion.lexicon import Words, read_lexicon
 from asr.errors import InputError
 from tests.refusals import refused
 

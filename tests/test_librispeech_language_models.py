@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from asr.text.normalize import basic
+from asr.base.text.normalize import basic
 from recipes.librispeech import download, language_models
 from recipes.librispeech.download import Archive, check_disk_space, mirror_url
 from recipes.librispeech.language_models import LANGUAGE_MODELS, LANGUAGE_MODELS_RESOURCE, lower_case, main
@@ -101,7 +101,7 @@ def test_a_language_model_is_fetched_verified_and_unpacked_in_lower_case(tmp_pat
     assert folder_contents(tmp_path) == [f"{MODEL}.arpa"]
     assert arpa_of(tmp_path).read_bytes() == ARPA.lower()
     captured = capsys.readouterr()
-    ready = "is ready; its words are in lower case, like the output of asr.text.normalize.basic."
+    ready = "is ready; its words are in lower case, like the output of asr.base.text.normalize.basic."
     assert captured.out == f"{arpa_of(tmp_path)} {ready}\n"
     assert mentions(captured.err, f"{MODEL}.arpa ... --keep-archives")
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import soundfile
 
-from asr.data.manifest import read_manifest
+from asr.core.data.manifest import read_manifest
 from asr.errors import InputError
 from recipes.librispeech.corpus import SUBSETS, Subset
 from recipes.librispeech.prepare import compare_with_published, main

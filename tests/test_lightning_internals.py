@@ -15,8 +15,8 @@ from lightning.pytorch.strategies.launchers import subprocess_script
 from torch import Tensor
 from torch.utils.data import DataLoader
 
-from asr.data.position import Position, Share
-from asr.training import lightning_internals as internals
+from asr.core.data.position import Position, Share
+from asr.core.training import lightning_internals as internals
 
 BATCHES = 4  # batches per epoch
 
@@ -189,5 +189,5 @@ def test_the_launcher_of_several_processes_keeps_a_list_of_them() -> None:
 
 
 def test_the_progress_bar_calls_a_method_for_the_label_of_an_epoch() -> None:
-    """`asr.training.progress.Bar` overrides this method."""
+    """`asr.core.training.progress.Bar` overrides this method."""
     assert [*inspect.signature(RichProgressBar._get_train_description).parameters] == ["self", "current_epoch"]

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from asr.core.training.trainer import chosen_loggers
 from asr.errors import InputError
 from asr.train import train
-from asr.training.trainer import chosen_loggers
 from tests.conftest import CONF, TINY, resolved, settings_with, tone_corpus
 from tests.processes import metrics
 from tests.refusals import refused
@@ -54,7 +54,7 @@ def test_several_loggers_can_be_chosen_and_by_default_there_is_no_logger() -> No
             "+logger.wandb.key=1",
             "logger.wandb ... key",
         ),
-        ("+logger.nothing.x=1", "training.logger.name ... asr/training/logger"),
+        ("+logger.nothing.x=1", "training.logger.name ... asr/components/logger"),
     ],
 )
 def test_an_invalid_setting_is_named(override: str, message: str) -> None:

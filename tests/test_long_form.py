@@ -11,18 +11,18 @@ import soundfile
 import torch
 from torch import Tensor
 
-from asr.data.batch import Rejected
-from asr.data.batch_plan import BatchBounds
-from asr.data.manifest import Utterance
+from asr.core.data.batch import Rejected
+from asr.core.data.batch_plan import BatchBounds
+from asr.core.data.manifest import Utterance
+from asr.core.recognition.chunks import ChunkBounds
+from asr.core.recognition.inference import Inference
+from asr.core.recognition.long_form import Segment, at_silences
+from asr.core.recognition.recognizer import Recognizer
+from asr.core.recognition.recordings import whole_file
+from asr.core.recognition.silence import cut_at_silences
+from asr.core.recognition.transcript import Alternative, Transcript
 from asr.errors import AudioError, InputError
 from asr.interfaces import NO_BIASING, Encoded, Hypothesis, Tunable
-from asr.recognition.chunks import ChunkBounds
-from asr.recognition.inference import Inference
-from asr.recognition.long_form import Segment, at_silences
-from asr.recognition.recognizer import Recognizer
-from asr.recognition.recordings import whole_file
-from asr.recognition.silence import cut_at_silences
-from asr.recognition.transcript import Alternative, Transcript
 from tests.listener import listener
 from tests.refusals import check_refusal, refused
 from tests.tones import SAMPLE_RATE, sentences, speak

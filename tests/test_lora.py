@@ -6,12 +6,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from asr.build import build_optimizer, component
+from asr.base.kernels.dropout import Dropout
+from asr.core.build import build_optimizer, component
+from asr.core.recognition.model import Model
+from asr.core.training.gradient_checkpointing import recompute_blocks
 from asr.errors import InputError
 from asr.interfaces import Encoded
-from asr.kernels.dropout import Dropout
-from asr.recognition.model import Model
-from asr.training.gradient_checkpointing import recompute_blocks
 from tests.conftest import CONF, SMALLEST_ENCODERS, block_dims, overridden, resolved
 from tests.refusals import refused
 from tests.targets import targets_of

@@ -15,17 +15,17 @@ from safetensors.torch import load_file, save_file
 
 import asr
 from asr.average import main as average_main
-from asr.build import MODEL_KEYS
-from asr.checkpoint.load import load_recognizer
-from asr.checkpoint.saved import MERGED
+from asr.base.settings.read import as_mapping
 from asr.convert import main as convert_main
-from asr.data.manifest import read_manifest
+from asr.core.build import MODEL_KEYS
+from asr.core.checkpoint.load import load_recognizer
+from asr.core.checkpoint.saved import MERGED
+from asr.core.data.manifest import read_manifest
+from asr.core.run.initialization import with_parts
 from asr.errors import InputError
 from asr.evaluate import main as evaluate_main
 from asr.export import main as export_main
 from asr.merge import main as merge_main
-from asr.run.initialization import with_parts
-from asr.settings.read import as_mapping
 from asr.train import train
 from asr.transcribe import main as transcribe_main
 from asr.tune import main as tune_main
@@ -272,7 +272,7 @@ def test_the_base_named_by_an_untrusted_bundle_is_neither_opened_nor_fetched(
     folder = shutil.copytree(adapted / "bundle", tmp_path / "bundle")
     config = json.loads((folder / "config.json").read_text()) | {"base": base}
     (folder / "config.json").write_text(json.dumps(config))
-    monkeypatch.setattr("asr.interchange.hub.download", lambda text: pytest.fail("it is fetched"))
+    monkeypatch.setattr("asr.core.hub.download.download", lambda text: pytest.fail("it is fetched"))
     with pytest.raises(InputError) as error:
         asr.load_recognizer(folder)
     assert mentions(str(error.value), message)

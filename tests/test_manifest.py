@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from asr.data.manifest import Utterance, read_good_lines, read_manifest, write_manifest
+from asr.core.data.manifest import Utterance, read_good_lines, read_manifest, write_manifest
 from asr.errors import InputError, shown
 from tests.refusals import check_refusal, refused
 
@@ -143,7 +143,7 @@ def test_a_manifest_without_lines_is_an_error(tmp_path: Path, content: str) -> N
 def test_the_error_for_an_endless_line_names_the_limit_and_the_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("asr.data.manifest.MAX_LINE_LENGTH", 1000)
+    monkeypatch.setattr("asr.core.data.manifest.MAX_LINE_LENGTH", 1000)
     path = manifest(tmp_path, GOOD, GOOD | {"id": "2", "text": "x" * 800})
     assert len(read_manifest(path)) == 2
     path = manifest(tmp_path, GOOD, GOOD | {"id": "2", "text": "x" * 1000})

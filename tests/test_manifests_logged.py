@@ -9,11 +9,11 @@ import pytest
 import torch
 
 from asr import evaluate
-from asr.data.manifest import Utterance, read_manifest
-from asr.evaluation.manifest_sums import ManifestSums
-from asr.evaluation.word_errors import ErrorCounts
-from asr.report.training import read_record, training_page
-from asr.training.metrics import MetricsFile
+from asr.apps.report.training import read_record, training_page
+from asr.core.data.manifest import Utterance, read_manifest
+from asr.core.evaluation.manifest_sums import ManifestSums
+from asr.core.evaluation.word_errors import ErrorCounts
+from asr.core.training.metrics import MetricsFile
 from tests.conftest import TINY, resolved, tone_corpus
 from tests.processes import bundle, finish, start
 from tests.tones import sentences, write_corpus

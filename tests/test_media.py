@@ -16,17 +16,17 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from asr.align import main as align
-from asr.audio import load as audio
-from asr.audio.load import audio_info, find_audio, load_waveform, stream_waveform
-from asr.audio.media import CODECS
-from asr.audio.resampling import resample
-from asr.checkpoint.load import load_recognizer
+from asr.base.audio import load as audio
+from asr.base.audio.load import audio_info, find_audio, load_waveform, stream_waveform
+from asr.base.audio.media import CODECS
+from asr.base.audio.resampling import resample
 from asr.convert import main as convert
-from asr.data.manifest import read_manifest
+from asr.core.checkpoint.load import load_recognizer
+from asr.core.data.manifest import read_manifest
+from asr.core.evaluation.word_errors import count_errors, total
+from asr.core.recognition.recognizer import Recognizer
 from asr.errors import AudioError, TruncatedError
 from asr.evaluate import main as evaluate
-from asr.evaluation.word_errors import count_errors, total
-from asr.recognition.recognizer import Recognizer
 from asr.shards import main as pack
 from asr.transcribe import main as transcribe
 from recipes.convert.__main__ import main as convert_data
@@ -193,7 +193,7 @@ def test_a_segment_equals_the_same_slice_of_the_whole_waveform(kind: str, monkey
 
 def test_the_first_of_several_audio_tracks_is_read_with_a_note(caplog: pytest.LogCaptureFixture) -> None:
     content = media_file(with_click(48000), noise(3), suffix="mp4")
-    with caplog.at_level(logging.WARNING, "asr.audio.media"):
+    with caplog.at_level(logging.WARNING, "asr.base.audio.media"):
         assert abs(loudest(load_waveform("two.mp4", RATE, content=content)) - 1.0) <= 0.005
     assert ["two.mp4" in record.getMessage() for record in caplog.records if "track" in record.getMessage()] == [True]
 
@@ -372,7 +372,7 @@ def test_tables_that_declare_more_audio_than_a_file_can_hold_are_refused_without
     program = (
         "import resource, sys\n"
         "import av\n"
-        "from asr.audio.load import load_waveform\n"
+        "from asr.base.audio.load import load_waveform\n"
         "from asr.errors import AudioError\n"
         "before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
         "try:\n"

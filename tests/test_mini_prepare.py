@@ -16,9 +16,9 @@ import numpy as np
 import pytest
 import soundfile
 
-from asr.data.manifest import read_manifest
+from asr.base.system.lock import alone_in
+from asr.core.data.manifest import read_manifest
 from asr.errors import InputError
-from asr.system.lock import alone_in
 from recipes.mini import prepare as command
 from recipes.mini.english import ENGLISH
 from recipes.mini.espeak import Espeak

@@ -8,21 +8,21 @@ from typing import Any
 import pytest
 import torch
 
-from asr.augment.gain import Gain
-from asr.build import build_features
-from asr.data.batch import Example
-from asr.data.corpus import Corpus, read_corpus
-from asr.data.dataset import Augmentation, Item, Reference, SpeechDataset
-from asr.data.index_cache import IndexCache
-from asr.data.manifest import read_manifest
-from asr.data.mixture import Mixture, repeats
-from asr.data.position import Position, Share, start_of_epoch
-from asr.data.settings import PlanSettings
-from asr.data.training_set import TrainingSet
+from asr.base.settings.read import read
+from asr.base.storage.patterns import expanded
+from asr.components.augment.gain import Gain
+from asr.core.build import build_features
+from asr.core.data.batch import Example
+from asr.core.data.corpus import Corpus, read_corpus
+from asr.core.data.dataset import Augmentation, Item, Reference, SpeechDataset
+from asr.core.data.index_cache import IndexCache
+from asr.core.data.manifest import read_manifest
+from asr.core.data.mixture import Mixture, repeats
+from asr.core.data.position import Position, Share, start_of_epoch
+from asr.core.data.settings import PlanSettings
+from asr.core.data.training_set import TrainingSet
+from asr.core.run.settings import read_run_settings
 from asr.errors import InputError
-from asr.run.settings import read_run_settings
-from asr.settings.read import read
-from asr.storage.patterns import expanded
 from asr.train import train
 from tests.conftest import TINY, resolved, settings_with, tone_corpus
 from tests.processes import bundle, finish, kill, metrics, start, steps_logged, wait_for

@@ -10,15 +10,15 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from asr.build import build_augmentation, build_features, build_model, build_tokenizer
-from asr.data.dataset import Item
-from asr.data.manifest import read_manifest
-from asr.data.position import Position, Share, start_of_epoch
-from asr.data.settings import DataSettings
-from asr.data.training_set import TrainingSet
-from asr.settings.read import read
-from asr.training.data_module import SpeechData
-from asr.training.task import epochs_done
+from asr.base.settings.read import read
+from asr.core.build import build_augmentation, build_features, build_model, build_tokenizer
+from asr.core.data.dataset import Item
+from asr.core.data.manifest import read_manifest
+from asr.core.data.position import Position, Share, start_of_epoch
+from asr.core.data.settings import DataSettings
+from asr.core.data.training_set import TrainingSet
+from asr.core.training.data_module import SpeechData
+from asr.core.training.task import epochs_done
 from tests.conftest import resolved
 
 BEGINNING = start_of_epoch(0, 1)
@@ -77,7 +77,7 @@ def test_features_from_a_loader_equal_those_of_the_feature_extractor(tones: Path
     data = speech_data(tones / "train.jsonl", batch_seconds=5.0, num_workers=0)
     on_process(data, rank=0, world_size=1)
     features = build_features(resolved())
-    from asr.audio.load import load_waveform
+    from asr.base.audio.load import load_waveform
 
     for batch in data.val_dataloader():
         for number, utterance in enumerate(batch.utterances):
@@ -126,7 +126,7 @@ def test_a_worker_that_dies_between_two_epochs_is_detected(tones: Path) -> None:
         worker.join()
         next(iter(data.train_dataloader()))
 
-    with pytest.raises(RuntimeError, match="DataLoader worker"):  # the error that asr.training.fit expects
+    with pytest.raises(RuntimeError, match="DataLoader worker"):  # the error that asr.core.training.fit expects
         lose_it_and_begin()
 
 
@@ -201,7 +201,7 @@ def test_the_trial_batches_have_the_sizes_and_texts_of_the_largest_ones_and_read
     seconds = [utterance.duration for utterance in read_manifest(tones / "train.jsonl")]
     plans = [requested(on_process(data, rank, world_size=2)) for rank in range(2)]
     real = [list(on_process(data, rank, world_size=2).train_dataloader()) for rank in range(2)]
-    monkeypatch.setattr("asr.data.dataset.load_waveform", None)
+    monkeypatch.setattr("asr.core.data.dataset.load_waveform", None)
     made_up = [on_process(data, rank, world_size=2).worst_batches() for rank in range(2)]
     assert len(made_up[0]) == len(made_up[1]) in (1, 2)
     tried = {tuple(utterance.id for utterance in batch.utterances) for batches in made_up for batch in batches}
@@ -226,7 +226,7 @@ def test_the_trial_batches_have_the_sizes_and_texts_of_the_largest_ones_and_read
 def test_workers_survive_an_interruption_so_that_training_can_finish_its_step(
     tones: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from asr.data import dataset
+    from asr.core.data import dataset
 
     load = dataset.load_waveform
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from asr.training.lightning_internals import moving_average
+from asr.core.training.lightning_internals import moving_average
 from benchmarks.gpu.counts import ASKING
 
 

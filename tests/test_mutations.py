@@ -16,11 +16,11 @@ from typing import Any, NamedTuple
 import pytest
 from omegaconf import OmegaConf
 
-from asr import build
-from asr.checkpoint.load import write_bundle
+from asr.base.settings.conf import default_settings
+from asr.core import build
+from asr.core.checkpoint.load import write_bundle
+from asr.core.run.settings import read_run_settings
 from asr.errors import InputError
-from asr.run.settings import read_run_settings
-from asr.settings.conf import default_settings
 from asr.train import train
 from tests.conftest import CONF, ROOT, TINY, resolved, settings_with, tone_corpus
 from tests.fusion import search_config
@@ -325,9 +325,9 @@ TRY = """
 import json, resource, sys
 from pathlib import Path
 import torch
-from asr.checkpoint.load import load_recognizer
+from asr.core.checkpoint.load import load_recognizer
 from asr.errors import InputError
-from asr.run.settings import read_run_settings
+from asr.core.run.settings import read_run_settings
 torch.set_num_threads(1)
 folder = Path(sys.argv[1])
 sound = torch.randn(16000, generator=torch.Generator().manual_seed(0)) * 0.1
@@ -437,7 +437,7 @@ def test_a_large_net_in_a_config_takes_no_memory(bundle: Path) -> None:
 
 
 def test_a_pipe_in_a_bundle_does_not_block_loading(bundle: Path, tmp_path: Path) -> None:
-    from asr.checkpoint.load import load_recognizer
+    from asr.core.checkpoint.load import load_recognizer
 
     copy = tmp_path / "copy"
     copy.mkdir()

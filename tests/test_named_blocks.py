@@ -12,19 +12,19 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
 
-from asr.build import build_optimizer, component
+from asr.apps.check.heads import check_blocks
+from asr.apps.check.network import NUM_MEL_BINS, model_of, unlike_new
+from asr.base.settings import plugins
 from asr.check import main as check
-from asr.contract.heads import check_blocks
-from asr.contract.network import NUM_MEL_BINS, model_of, unlike_new
-from asr.encoder.stack import numbered_blocks, run_blocks, with_blocks
+from asr.components.encoder.stack import numbered_blocks, run_blocks, with_blocks
+from asr.components.head.ctc_intermediate import CTCIntermediate
+from asr.core.build import build_optimizer, component
+from asr.core.recognition.model import Model
+from asr.core.training.gradient_checkpointing import recompute_blocks
+from asr.core.training.task import TrainingTask
 from asr.errors import InputError
-from asr.head.ctc_intermediate import CTCIntermediate
 from asr.interfaces import NO_TAPS, Encoded, NamedBlocks, Taps
 from asr.lengths import Lengths, padding_mask
-from asr.recognition.model import Model
-from asr.settings import plugins
-from asr.training.gradient_checkpointing import recompute_blocks
-from asr.training.task import TrainingTask
 from tests.conftest import block_dims, resolved, tone_corpus
 from tests.refusals import refused
 from tests.targets import targets_of

@@ -13,13 +13,13 @@ from typing import Any
 import pytest
 import torch
 
-from asr.checkpoint.load import load_recognizer
 from asr.convert import main
-from asr.data.manifest import read_manifest
+from asr.core.checkpoint.load import load_recognizer
+from asr.core.data.manifest import read_manifest
+from asr.core.run.initialization import with_parts
 from asr.export import main as export
 from asr.interfaces import Encoded
 from asr.merge import main as merge
-from asr.run.initialization import with_parts
 from asr.train import train
 from tests.conftest import ROOT, TINY, settings_with, tone_corpus
 from tests.nemo import CAUSAL, DIM, LEFT, LOOK_AHEADS, NA_FEATURES, SAMPLE_RATE, sentencepiece_model, vocabulary

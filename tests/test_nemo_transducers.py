@@ -11,13 +11,13 @@ import torch
 import yaml
 from torch import Tensor, nn
 
-from asr.checkpoint.bundle import read_bundle, replace_bundle
-from asr.checkpoint.load import load_recognizer
+from asr.apps.convert.conformer import JOINT_ACTIVATIONS, kind_of
+from asr.apps.convert.nemo.convert import from_nemo
+from asr.components.head.joint_network import ACTIVATIONS
 from asr.convert import main
+from asr.core.checkpoint.bundle import read_bundle, replace_bundle
+from asr.core.checkpoint.load import load_recognizer
 from asr.errors import InputError
-from asr.head.joint_network import ACTIVATIONS
-from asr.interchange.conformer import JOINT_ACTIVATIONS, kind_of
-from asr.interchange.nemo.convert import from_nemo
 from tests.nemo import (
     DIM,
     FAST,

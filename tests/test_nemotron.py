@@ -19,20 +19,20 @@ from transformers.models.nemotron_asr_streaming.modeling_nemotron_asr_streaming 
 )
 
 from asr import Stream
-from asr.build import component
-from asr.checkpoint.bundle import read_bundle, replace_bundle
-from asr.checkpoint.load import load_recognizer
+from asr.apps.convert.account import Counterparts, take
+from asr.apps.convert.huggingface.config import encoder_config, scale
+from asr.apps.convert.huggingface.parakeet import CAUSAL_STAGES, names
+from asr.apps.convert.nemo.convert import from_nemo
+from asr.base.kernels.positions import sinusoids
+from asr.components.encoder.conformer_streaming import ConformerStreaming
 from asr.convert import main
-from asr.encoder.conformer_streaming import ConformerStreaming
+from asr.core.build import component
+from asr.core.checkpoint.bundle import read_bundle, replace_bundle
+from asr.core.checkpoint.load import load_recognizer
+from asr.core.recognition.latency import set_latency
 from asr.errors import InputError
 from asr.evaluate import main as evaluate
 from asr.export import main as export
-from asr.interchange.account import Counterparts, take
-from asr.interchange.huggingface.config import encoder_config, scale
-from asr.interchange.huggingface.parakeet import CAUSAL_STAGES, names
-from asr.interchange.nemo.convert import from_nemo
-from asr.kernels.positions import sinusoids
-from asr.recognition.latency import set_latency
 from asr.transcribe import main as transcribe
 from asr.tune import main as tune
 from tests import nemotron

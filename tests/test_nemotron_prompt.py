@@ -14,16 +14,16 @@ from torch import Tensor
 from transformers import AutoProcessor, Nemotron3_5AsrForRNNT
 
 from asr import Stream
-from asr.checkpoint.bundle import read_bundle
-from asr.checkpoint.load import load_recognizer
+from asr.apps.convert.nemo.convert import from_nemo
+from asr.apps.convert.prompt import take_prompt
 from asr.convert import main
-from asr.data.manifest import Utterance
-from asr.data.token_counts import count_tokens
-from asr.data.utterances import Utterances
+from asr.core.checkpoint.bundle import read_bundle
+from asr.core.checkpoint.load import load_recognizer
+from asr.core.data.manifest import Utterance
+from asr.core.data.token_counts import count_tokens
+from asr.core.data.utterances import Utterances
 from asr.errors import InputError
 from asr.evaluate import main as evaluate
-from asr.interchange.nemo.convert import from_nemo
-from asr.interchange.prompt import take_prompt
 from asr.interfaces import Hypothesis, Span
 from tests import nemotron
 from tests.nemo import member as tar_member

@@ -8,10 +8,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from asr.build import build_token_model
+from asr.base.settings.conf import default_settings, names
+from asr.core.build import build_token_model
 from asr.errors import InputError
 from asr.interfaces import BOUNDARY_ID, TokenModel
-from asr.settings.conf import default_settings, names
 from tests.refusals import refused
 from tests.test_attention import encoding
 
@@ -191,5 +191,5 @@ def test_num_heads_must_divide_the_dimension() -> None:
 
 
 def test_a_file_of_another_class_is_not_a_token_model(tmp_path: Path) -> None:
-    with refused(InputError, "token_model.name ... asr/token_model/output.py"):
+    with refused(InputError, "token_model.name ... asr/components/token_model/output.py"):
         build_token_model({"name": "output"}, V)

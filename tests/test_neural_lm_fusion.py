@@ -9,12 +9,12 @@ import pytest
 import torch
 from torch import nn
 
-from asr.build import build_decoder, build_features, build_model, build_tokenizer
-from asr.checkpoint.bundle import read_bundle, replace_bundle
-from asr.checkpoint.load import load_recognizer
+from asr.base.language_model.token_histories import TokenHistories
+from asr.base.settings.conf import default_settings
+from asr.core.build import build_decoder, build_features, build_model, build_tokenizer
+from asr.core.checkpoint.bundle import read_bundle, replace_bundle
+from asr.core.checkpoint.load import load_recognizer
 from asr.interfaces import Encoded
-from asr.language_model.token_histories import TokenHistories
-from asr.settings.conf import default_settings
 from tests.conftest import ROOT, TINY, resolved
 from tests.test_neural_lm_rescoring import MODELS, alone, stored, token_model
 

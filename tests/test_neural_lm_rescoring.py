@@ -12,15 +12,15 @@ import torch
 from torch import nn
 
 from asr import tune
-from asr.build import build_decoder, build_features, build_model, build_token_model, build_tokenizer
-from asr.checkpoint.bundle import read_bundle
-from asr.checkpoint.load import decoder_settings, load_recognizer, with_values
-from asr.decode import lm_rescoring
-from asr.decode.lm_rescoring import LMRescoring, hypothesis_log_probs
+from asr.base.language_model.stored import write_token_model
+from asr.base.settings.conf import default_settings
+from asr.components.decode import lm_rescoring
+from asr.components.decode.lm_rescoring import LMRescoring, hypothesis_log_probs
+from asr.core.build import build_decoder, build_features, build_model, build_token_model, build_tokenizer
+from asr.core.checkpoint.bundle import read_bundle
+from asr.core.checkpoint.load import decoder_settings, load_recognizer, with_values
 from asr.errors import InputError
 from asr.interfaces import BOUNDARY_ID, NO_BIASING, Encoded, Hypothesis, Tunable
-from asr.language_model.stored import write_token_model
-from asr.settings.conf import default_settings
 from asr.transcribe import main as transcribe
 from tests.conftest import TINY, resolved
 from tests.refusals import refused

@@ -16,23 +16,24 @@ import torch
 import yaml
 from torch import nn
 
-from asr import build, ngram, training_report
+from asr import ngram, training_report
 from asr import perplexity as asr_perplexity
-from asr.build import build_tokenizer, load_token_model
-from asr.checkpoint.bundle import read_bundle
-from asr.checkpoint.saved import checkpoint_name, kept_checkpoints
-from asr.data.manifest import Utterance, write_manifest
-from asr.data.position import Position, Share, start_of_epoch
-from asr.data.text_set import Sentences, TextSet, TextSettings, read_sentences
-from asr.data.training_set import RunBounds
+from asr.base.language_model.kenlm import NgramModel
+from asr.base.text.normalize import get_normalizer
+from asr.core import build
+from asr.core.build import build_tokenizer, load_token_model
+from asr.core.checkpoint.bundle import read_bundle
+from asr.core.checkpoint.saved import checkpoint_name, kept_checkpoints
+from asr.core.data.manifest import Utterance, write_manifest
+from asr.core.data.position import Position, Share, start_of_epoch
+from asr.core.data.text_set import Sentences, TextSet, TextSettings, read_sentences
+from asr.core.data.training_set import RunBounds
+from asr.core.evaluation.perplexity import perplexity
+from asr.core.evaluation.text_perplexity import measure, text_perplexity
+from asr.core.run.events import read_history
+from asr.core.run.names import EVENTS
 from asr.errors import InputError
-from asr.evaluation.perplexity import perplexity
-from asr.evaluation.text_perplexity import measure, text_perplexity
 from asr.interfaces import BOUNDARY_ID
-from asr.language_model.kenlm import NgramModel
-from asr.run.events import read_history
-from asr.run.names import EVENTS
-from asr.text.normalize import get_normalizer
 from asr.train_lm import read_config
 from tests.conftest import ROOT, resolved
 from tests.processes import bundle, finish, kill, metrics, resumptions, start, steps_logged, wait_for

@@ -20,13 +20,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from asr.base.language_model import kneser_ney
+from asr.base.language_model.kneser_ney import BOS, EOS, FALLBACK, SPECIAL, UNK, estimate, write_arpa
+from asr.base.system import files
+from asr.base.text.normalize import BY_WORDS, NORMALIZERS
 from asr.errors import InputError
-from asr.language_model import kneser_ney
-from asr.language_model.kneser_ney import BOS, EOS, FALLBACK, SPECIAL, UNK, estimate, write_arpa
 from asr.ngram import main as ngram
 from asr.ngram import parse_size
-from asr.system import files
-from asr.text.normalize import BY_WORDS, NORMALIZERS
 from tests.conftest import ROOT, SHARED, needs_shared
 from tests.refusals import mentions, refused
 from tests.test_average import save
@@ -414,7 +414,7 @@ def test_a_line_with_a_word_of_more_than_1000_bytes_is_named_and_dropped(
 def test_a_text_without_line_ends_is_refused_and_the_limit_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("asr.data.text_lines.MAX_LINE_BYTES", 100)
+    monkeypatch.setattr("asr.core.data.text_lines.MAX_LINE_BYTES", 100)
     content = b"one\n" + b"two " * 30
     for name, written in (("text.txt", content), ("text.gz", gzip.compress(content))):
         (tmp_path / name).write_bytes(written)
@@ -541,7 +541,7 @@ def test_a_killed_process_leaves_no_files(tmp_path: Path) -> None:
     """There is no incomplete model, and no temporary file, because temporary files have no names."""
     (tmp_path / "tmp").mkdir()
     code = (
-        "import os, signal, asr.language_model.kneser_ney as k, asr.ngram\n"
+        "import os, signal, asr.base.language_model.kneser_ney as k, asr.ngram\n"
         "merge = k._merge\n"
         "def die(*given): yield next(merge(*given)); os.kill(os.getpid(), signal.SIGKILL)\n"
         "k._merge = die\n"

@@ -15,12 +15,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from asr.apps.language_models.extra_words import add_words, extend
+from asr.apps.language_models.interpolation import em_step, fit_weights, interpolate, mix
+from asr.base.language_model.kneser_ney import BOS, EOS, SPECIAL, UNK, NGrams, estimate
+from asr.base.language_model.query import DevText
+from asr.core.evaluation.perplexity import perplexity
 from asr.errors import InputError
-from asr.evaluation.perplexity import perplexity
-from asr.language_model.extra_words import add_words, extend
-from asr.language_model.interpolation import em_step, fit_weights, interpolate, mix
-from asr.language_model.kneser_ney import BOS, EOS, SPECIAL, UNK, NGrams, estimate
-from asr.language_model.query import DevText
 from asr.ngram import main as ngram
 from tests.refusals import check_refusal, refused
 from tests.test_ngram import THRESHOLDS, Arpa, Sentences, lines_of, random_sentences
@@ -331,7 +331,7 @@ def test_a_dev_text_may_be_a_manifest_or_compressed(texts: Path, capsys: pytest.
 def test_the_written_mixture_has_the_printed_weights_and_perplexities(
     texts: Path, capsys: pytest.CaptureFixture[str], options: list[str]
 ) -> None:
-    kenlm = pytest.importorskip("asr.language_model.kenlm")
+    kenlm = pytest.importorskip("asr.base.language_model.kenlm")
     assert ngram(["a.txt", "b.txt", "--interpolate", "--dev", "dev.txt", "-o", "lm.arpa", *options]) == 0
     printed = capsys.readouterr().out
     assert re.search(r"^order +n-grams$", printed, re.MULTILINE), "a mixture has neither counts nor discounts"

@@ -8,17 +8,17 @@ from unittest.mock import Mock
 import pytest
 import torch
 
-from asr.checkpoint.saved import kept_checkpoints
-from asr.data.batch import Batch
-from asr.decode import greedy_paths, greedy_steps
-from asr.decode.greedy_steps import PASSES_PER_WAIT
+from asr.components.decode import greedy_paths, greedy_steps
+from asr.components.decode.greedy_steps import PASSES_PER_WAIT
+from asr.core.checkpoint.saved import kept_checkpoints
+from asr.core.data.batch import Batch
+from asr.core.objective.parts import Losses
+from asr.core.recognition.inference import have_nan
+from asr.core.training import task
+from asr.core.training.task import TrainingTask
 from asr.errors import InputError
 from asr.interfaces import Encoded
-from asr.objective.parts import Losses
-from asr.recognition.inference import have_nan
 from asr.train import train
-from asr.training import task
-from asr.training.task import TrainingTask
 from benchmarks.gpu.counts import Questions
 from tests.conftest import TINY, settings_with, tone_corpus
 from tests.refusals import refused

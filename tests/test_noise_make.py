@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import soundfile
 
-from asr.data.manifest import read_manifest
+from asr.core.data.manifest import read_manifest
 from recipes.noise.make import SAMPLE_RATE, main
 from tests.refusals import mentions
 

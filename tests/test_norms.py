@@ -8,8 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from asr.build import component
-from asr.encoder.norm.switchable_norm import SwitchableNorm
+from asr.components.encoder.norm.switchable_norm import SwitchableNorm
+from asr.core.build import component
 from asr.errors import InputError
 from asr.lengths import padding_mask
 from tests.conftest import CONF, resolved

@@ -56,7 +56,7 @@ from types import SimpleNamespace
 
 import torch
 
-from asr.training.compiled_blocks import CompiledBlocks, Inductor
+from asr.core.training.compiled_blocks import CompiledBlocks, Inductor
 from tests.test_compiled_blocks import make_encoder
 
 logging.basicConfig(level=logging.INFO, format="%(message)s")

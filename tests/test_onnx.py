@@ -26,24 +26,24 @@ import onnx
 import onnxruntime
 
 from asr.align import main as align
-from asr.build import component
-from asr.checkpoint.bundle import read_bundle, replace_bundle
-from asr.checkpoint.load import load_recognizer, write_bundle
+from asr.apps.export import agreement, program
+from asr.apps.export.quantization import QUANTIZATIONS, levelled, to_int8
+from asr.base.onnx.session import run_net, session
+from asr.base.text.normalize import get_normalizer
+from asr.components.features.batched.front_end import FrontEnd
+from asr.components.features.slaney_fbank import PADS
 from asr.convert import main as convert
-from asr.data.manifest import Utterance, read_manifest, write_manifest
+from asr.core.build import component
+from asr.core.checkpoint.bundle import read_bundle, replace_bundle
+from asr.core.checkpoint.load import load_recognizer, write_bundle
+from asr.core.data.manifest import Utterance, read_manifest, write_manifest
+from asr.core.evaluation.result import evaluate
+from asr.core.evaluation.word_errors import count_errors, total
+from asr.core.run.initialization import start_of
 from asr.errors import InputError
 from asr.evaluate import main as evaluate_command
-from asr.evaluation.result import evaluate
-from asr.evaluation.word_errors import count_errors, total
 from asr.export import main as export
-from asr.features.batched.front_end import FrontEnd
-from asr.features.slaney_fbank import PADS
 from asr.interfaces import Features
-from asr.onnx.session import run_net, session
-from asr.publishing import agreement, program
-from asr.publishing.quantization import QUANTIZATIONS, levelled, to_int8
-from asr.run.initialization import start_of
-from asr.text.normalize import get_normalizer
 from asr.transcribe import main as transcribe
 from asr.tune import main as tune
 from recipes.librispeech.prepare import main as prepare
@@ -423,7 +423,7 @@ def test_channels_are_rescaled_after_a_layer_norm_and_before_rounding_to_8_bits(
     assert scales.max() / scales.min() < 40 / 4
     onnx.save(net, tmp_path / "net.onnx")
     error = np.square(outcome(to_int8(tmp_path / "net.onnx"), x) - expected).mean()
-    monkeypatch.setattr("asr.publishing.quantization.levelled", lambda net: net)
+    monkeypatch.setattr("asr.apps.export.quantization.levelled", lambda net: net)
     assert error < np.square(outcome(to_int8(tmp_path / "net.onnx"), x) - expected).mean() / 9
 
 

@@ -19,15 +19,15 @@ pytest.importorskip("onnxruntime", reason="the extra onnx is not installed")
 import numpy as np
 import onnx
 
-from asr.bulk.fingerprints import model_fingerprint
-from asr.checkpoint.bundle import read_exported
-from asr.checkpoint.load import load_recognizer
+from asr.apps.bulk.fingerprints import model_fingerprint
+from asr.apps.export import program_weights
+from asr.apps.export.program_weights import moved_out, write
+from asr.apps.export.site import write_site
+from asr.base.onnx.session import run, session
+from asr.core.checkpoint.bundle import read_exported
+from asr.core.checkpoint.load import load_recognizer
 from asr.errors import InputError
 from asr.export import main as export
-from asr.onnx.session import run, session
-from asr.publishing import program_weights
-from asr.publishing.program_weights import moved_out, write
-from asr.publishing.site import write_site
 from tests.test_export_transducers import by_sherpa, sound, texts_of, transducer_bundle
 
 LIMIT = 2**20  # bytes; above the programs without their weights, below the weights of the encoder

@@ -23,21 +23,21 @@ pytest.importorskip("onnxruntime", reason="the extra onnx is not installed")
 import onnx
 
 from asr import Stream
-from asr.build import component
-from asr.checkpoint.bundle import read_bundle, replace_bundle
-from asr.checkpoint.load import load_recognizer, write_bundle
+from asr.apps.export import agreement, stream_step, transducer_programs
+from asr.apps.export.program_weights import write
+from asr.apps.export.programs import running
+from asr.apps.export.quantization import QUANTIZATIONS, smaller
+from asr.base.onnx.names import JOINER_NAMES, PREDICTOR_NAMES
+from asr.base.onnx.session import run, session
+from asr.components.features.normalize.global_cmvn import FILE as STATISTICS
+from asr.components.program import transducer
+from asr.components.program.exported import exported
+from asr.core.build import component
+from asr.core.checkpoint.bundle import read_bundle, replace_bundle
+from asr.core.checkpoint.load import load_recognizer, write_bundle
+from asr.core.recognition.recognizer import Recognizer
 from asr.errors import InputError
 from asr.export import main as export
-from asr.features.normalize.global_cmvn import FILE as STATISTICS
-from asr.onnx import transducer
-from asr.onnx.exported import exported
-from asr.onnx.names import JOINER_NAMES, PREDICTOR_NAMES
-from asr.onnx.session import run, session
-from asr.publishing import agreement, stream_step, transducer_programs
-from asr.publishing.program_weights import write
-from asr.publishing.programs import running
-from asr.publishing.quantization import QUANTIZATIONS, smaller
-from asr.recognition.recognizer import Recognizer
 from tests.conftest import CONF, block_dims, resolved
 from tests.test_average import save
 from tests.test_onnx import TEXTS, follow, walk
@@ -405,7 +405,7 @@ def greedy_for_memory() -> bytes:
 def test_a_program_that_never_ends_or_needs_too_much_memory_is_refused_in_one_line(
     make: Callable[[], bytes], message: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("asr.onnx.session.MIN_TIMEOUT_SECONDS", 1.0)
+    monkeypatch.setattr("asr.base.onnx.session.MIN_TIMEOUT_SECONDS", 1.0)
     opened = session(make(), ("features", "lengths"), ("log_probs", "out_lengths"))
     with refused(InputError, f"exported program ... {message}"):
         run(opened, torch.zeros(1, 10, 80), torch.tensor([10]))

@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import nn
 
-from asr.build import component
-from asr.optimizer.adamw import AdamW
+from asr.components.optimizer.adamw import AdamW
+from asr.core.build import component
 from tests.conftest import resolved
 from tests.refusals import mentions
 

@@ -19,18 +19,18 @@ import soundfile
 from asr import evaluate
 from asr.align import main as align
 from asr.average import main as average
-from asr.cli import output
-from asr.cli.output import NamedRecording
+from asr.base.system.files import check_output, write_whole_text
 from asr.compare import main as compare
 from asr.convert import main as convert
-from asr.data.manifest import Utterance, write_manifest
+from asr.core.cli import output
+from asr.core.cli.output import NamedRecording
+from asr.core.data.manifest import Utterance, write_manifest
+from asr.core.evaluation.result import Evaluation
+from asr.core.recognition.transcript import Transcript, Word
 from asr.errors import InputError
-from asr.evaluation.result import Evaluation
 from asr.export import main as export
 from asr.ngram import main as ngram
-from asr.recognition.transcript import Transcript, Word
 from asr.shards import main as shards
-from asr.system.files import check_output, write_whole_text
 from asr.training_report import main as training_report
 from asr.transcribe import main as transcribe
 from recipes.convert.__main__ import main as convert_recipe

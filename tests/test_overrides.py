@@ -8,11 +8,11 @@ import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
 
+from asr.base.settings.rule import ONLY_IN_QUOTES, PATH, TEXT, list_of, or_null, whole
+from asr.core.training.hydra_command import readable_arguments
+from asr.core.training.overrides import NAMES, SYNONYMS, in_quotes, settings_named
 from asr.errors import InputError
-from asr.settings.rule import ONLY_IN_QUOTES, PATH, TEXT, list_of, or_null, whole
 from asr.train import main as train
-from asr.training.hydra_command import readable_arguments
-from asr.training.overrides import NAMES, SYNONYMS, in_quotes, settings_named
 from tests.conftest import CONF, resolved
 from tests.forked import run_module
 from tests.refusals import refused

@@ -7,14 +7,14 @@ from itertools import chain
 import pytest
 import torch
 
-from asr.build import build_features, build_model, build_tokenizer
-from asr.data.batch import Batch, Example, collate
-from asr.data.batch_plan import BatchBounds, BatchOrder, plan_training
-from asr.data.epoch_plan import EpochPlan
-from asr.data.manifest import Utterance
-from asr.data.padded_lengths import AS_LONG_AS_THE_LONGEST, PaddedLengths
-from asr.data.position import start_of_epoch
-from asr.data.training_set import TrainingSet
+from asr.core.build import build_features, build_model, build_tokenizer
+from asr.core.data.batch import Batch, Example, collate
+from asr.core.data.batch_plan import BatchBounds, BatchOrder, plan_training
+from asr.core.data.epoch_plan import EpochPlan
+from asr.core.data.manifest import Utterance
+from asr.core.data.padded_lengths import AS_LONG_AS_THE_LONGEST, PaddedLengths
+from asr.core.data.position import start_of_epoch
+from asr.core.data.training_set import TrainingSet
 from benchmarks.plan import TRAIN_MINI, draw_durations
 from tests.conftest import resolved
 from tests.test_training_set import training_set, utterances

@@ -11,8 +11,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from asr.contract.network import NUM_MEL_BINS, model_of, unlike_new
-from asr.contract.padding import (
+from asr.apps.check.network import NUM_MEL_BINS, model_of, unlike_new
+from asr.apps.check.padding import (
     TOKENS,
     TOLERANCES,
     check_losses,
@@ -23,9 +23,9 @@ from asr.contract.padding import (
     padded,
     utterances,
 )
-from asr.data.batch import Example, collate
-from asr.data.manifest import Utterance
-from asr.recognition.model import Model
+from asr.core.data.batch import Example, collate
+from asr.core.data.manifest import Utterance
+from asr.core.recognition.model import Model
 from tests.conftest import ENCODERS, OTHER_PARTS, SMALLEST_ENCODERS, overridden, resolved
 
 SHALLOW = {"num_layers": 2, "dropout": 0.0}  # the width is that of conf/, for realistic rounding errors

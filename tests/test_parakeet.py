@@ -11,15 +11,15 @@ from huggingface_hub import ModelCard
 from torch import Tensor
 from transformers import AutoProcessor, ParakeetForCTC, pipeline
 
-from asr.build import build_features, build_model, build_tokenizer
-from asr.checkpoint.bundle import Bundle, read_bundle, replace_bundle
-from asr.checkpoint.load import load_recognizer, model_config
+from asr.apps.convert.huggingface.config import features_config
+from asr.apps.convert.huggingface.convert import from_huggingface
+from asr.apps.convert.tensors import COUNTER
 from asr.convert import main
+from asr.core.build import build_features, build_model, build_tokenizer
+from asr.core.checkpoint.bundle import Bundle, read_bundle, replace_bundle
+from asr.core.checkpoint.load import load_recognizer, model_config
 from asr.errors import InputError
 from asr.export import main as export
-from asr.interchange.huggingface.config import features_config
-from asr.interchange.huggingface.convert import from_huggingface
-from asr.interchange.tensors import COUNTER
 from asr.interfaces import Tokenizer
 from tests import parakeet
 from tests.conftest import resolved

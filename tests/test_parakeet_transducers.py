@@ -9,15 +9,15 @@ import torch
 from torch import Tensor
 from transformers import AutoProcessor, ParakeetForRNNT, ParakeetForTDT
 
-from asr.checkpoint.bundle import read_bundle
-from asr.checkpoint.load import load_recognizer
+from asr.apps.convert.huggingface.convert import from_huggingface
+from asr.apps.convert.tensors import COUNTER
 from asr.convert import main
+from asr.core.checkpoint.bundle import read_bundle
+from asr.core.checkpoint.load import load_recognizer
+from asr.core.recognition.recognizer import Recognizer
 from asr.errors import InputError
 from asr.export import main as export
-from asr.interchange.huggingface.convert import from_huggingface
-from asr.interchange.tensors import COUNTER
 from asr.interfaces import Encoded
-from asr.recognition.recognizer import Recognizer
 from tests import parakeet
 from tests.parakeet import SAMPLE_RATE, change
 from tests.refusals import refused

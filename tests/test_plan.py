@@ -9,22 +9,22 @@ from pathlib import Path
 import pytest
 
 from asr import shards
-from asr.build import build_features, build_tokenizer
-from asr.data import reading as reading_module
-from asr.data.corpus import read_corpus
-from asr.data.dataset import Reference, fetch
-from asr.data.epoch_plan import EpochPlan
-from asr.data.index_cache import IndexCache
-from asr.data.position import start_of_epoch
-from asr.data.reading import epoch_reading
-from asr.data.training_set import TrainingSet
-from asr.data.utterances import Utterances
+from asr.apps.doctor import reading as reading_module
+from asr.apps.doctor.reading import epoch_reading
+from asr.base.storage import store
+from asr.base.text.normalize import basic
+from asr.core.build import build_features, build_tokenizer
+from asr.core.data.corpus import read_corpus
+from asr.core.data.dataset import Reference, fetch
+from asr.core.data.epoch_plan import EpochPlan
+from asr.core.data.index_cache import IndexCache
+from asr.core.data.position import start_of_epoch
+from asr.core.data.training_set import TrainingSet
+from asr.core.data.utterances import Utterances
+from asr.core.run.folder import fitted_front_end
+from asr.core.training.data_module import SpeechData
 from asr.plan import plan
-from asr.run.folder import fitted_front_end
-from asr.storage import store
-from asr.text.normalize import basic
 from asr.train import train
-from asr.training.data_module import SpeechData
 from tests.conftest import TINY, resolved, settings_with, tone_corpus
 from tests.forked import run_module
 from tests.processes import finish, start, steps_logged

@@ -12,19 +12,19 @@ from typing import Any
 import pytest
 
 import asr
-from asr import build
-from asr.checkpoint.language_model import write_language_model
-from asr.contract.settings import SEVERAL
-from asr.data.manifest import read_manifest
+from asr.apps.check.settings import SEVERAL
+from asr.base.language_model.stored import read_token_model, token_model_file
+from asr.base.settings import plugins
+from asr.base.settings.conf import default_settings
+from asr.core import build
+from asr.core.checkpoint.language_model import write_language_model
+from asr.core.data.manifest import read_manifest
+from asr.core.evaluation.text_metrics import numbers_of
+from asr.core.training.callbacks import chosen_callbacks
+from asr.core.training.hydra_command import plugins_named
 from asr.errors import InputError
 from asr.evaluate import main as evaluate
-from asr.evaluation.text_metrics import numbers_of
-from asr.language_model.stored import read_token_model, token_model_file
 from asr.perplexity import main as perplexity
-from asr.settings import plugins
-from asr.settings.conf import default_settings
-from asr.training.callbacks import chosen_callbacks
-from asr.training.hydra_command import plugins_named
 from asr.transcribe import main as transcribe
 from tests.conftest import ROOT, TINY, made_once, tone_corpus
 from tests.processes import metrics
@@ -35,8 +35,8 @@ HEAD = '''
 
 from typing import Annotated
 
-from asr.head.ctc import CTC
-from asr.settings.rule import above
+from asr.components.head.ctc import CTC
+from asr.base.settings.rule import above
 
 
 class ScaledCTC(CTC):
@@ -62,8 +62,8 @@ class Softsign(nn.Module):
 TOKEN_MODEL = '''
 """An LSTM with one size."""
 
-from asr.settings.rule import Dim
-from asr.token_model.lstm import LSTMTokenModel
+from asr.base.settings.rule import Dim
+from asr.components.token_model.lstm import LSTMTokenModel
 
 
 class Small(LSTMTokenModel):
@@ -321,7 +321,7 @@ def test_a_plugin_cannot_replace_a_component(tmp_path: Path, monkeypatch: pytest
         build.component("head", {"name": "ctc"})
 
 
-@pytest.mark.parametrize("name", ["nowhere_to_be_found", "json.decoder", "asr.head", "../mylab", "a;b"])
+@pytest.mark.parametrize("name", ["nowhere_to_be_found", "json.decoder", "asr.components.head", "../mylab", "a;b"])
 def test_a_plugin_must_be_a_package_outside_of_asr(name: str) -> None:
     with refused(InputError, f"plugins ... {name}"):
         plugins.use([name])

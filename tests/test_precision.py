@@ -11,11 +11,11 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from asr.checkpoint.load import load_recognizer
+from asr.core.checkpoint.load import load_recognizer
+from asr.core.run.settings import read_run_settings
+from asr.core.training.trainer import make_trainer
 from asr.errors import InputError
-from asr.run.settings import read_run_settings
 from asr.train import train
-from asr.training.trainer import make_trainer
 from tests.conftest import CONF, TINY, resolved, settings_with, tone_corpus
 from tests.processes import bundle, finish, start
 from tests.refusals import refused

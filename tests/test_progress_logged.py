@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from asr.data.manifest import Utterance, read_manifest
-from asr.run.events import read_history
-from asr.run.validation_samples import SamplesFile, ValidationSample, choose_samples, read_samples
+from asr.core.data.manifest import Utterance, read_manifest
+from asr.core.run.events import read_history
+from asr.core.run.validation_samples import SamplesFile, ValidationSample, choose_samples, read_samples
 from tests.conftest import TINY, resolved, tone_corpus
 from tests.processes import examples, finish, start
 from tests.test_global_loss import planned
@@ -57,8 +57,8 @@ def test_logged_padding_is_the_share_of_frames_in_a_step_that_belong_to_no_utter
 
 def slow(where: str, rank: str | None = None) -> None:
     """Delay a process by 0.2 s whenever it reads audio, or whenever it computes a training step."""
-    from asr.data.dataset import SpeechDataset
-    from asr.training.task import TrainingTask
+    from asr.core.data.dataset import SpeechDataset
+    from asr.core.training.task import TrainingTask
 
     owner, name = {"data": (SpeechDataset, "_made"), "net": (TrainingTask, "training_step")}[where]
     work = getattr(owner, name)

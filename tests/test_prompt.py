@@ -22,31 +22,31 @@ import torch
 from torch import Tensor
 
 from asr.align import main as align
-from asr.audio.load import load_waveform
-from asr.build import build_features, build_labels, build_model, build_tokenizer, check_components, component
-from asr.checkpoint.bundle import Bundle, replace_bundle
-from asr.checkpoint.load import fitted_files, load_recognizer, model_config
+from asr.base.audio.load import load_waveform
+from asr.components.decode.greedy import Greedy
 from asr.convert import main as convert
-from asr.data.batch import Example, collate
-from asr.data.dataset import Item, SpeechDataset
-from asr.data.labels import Labels
-from asr.data.manifest import Utterance, read_manifest, write_manifest
-from asr.data.training_set import TrainingSet
-from asr.data.utterances import Utterances
-from asr.data.waveforms import WaveformFeatures, collate_waveforms
-from asr.decode.greedy import Greedy
+from asr.core.build import build_features, build_labels, build_model, build_tokenizer, check_components, component
+from asr.core.checkpoint.bundle import Bundle, replace_bundle
+from asr.core.checkpoint.load import fitted_files, load_recognizer, model_config
+from asr.core.data.batch import Example, collate
+from asr.core.data.dataset import Item, SpeechDataset
+from asr.core.data.labels import Labels
+from asr.core.data.manifest import Utterance, read_manifest, write_manifest
+from asr.core.data.training_set import TrainingSet
+from asr.core.data.utterances import Utterances
+from asr.core.data.waveforms import WaveformFeatures, collate_waveforms
+from asr.core.objective.recognition import TrainableRecognizer
+from asr.core.recognition.cached_stream import CachedStream, encode_chunks
+from asr.core.recognition.captions import StreamSettings
+from asr.core.recognition.confidence import UNCALIBRATED
+from asr.core.recognition.model import Model
+from asr.core.recognition.recognizer import Recognizer
+from asr.core.recognition.streaming import Stream
+from asr.core.run.initialization import with_parts
 from asr.errors import InputError
 from asr.evaluate import main as evaluate
 from asr.export import main as export
 from asr.interfaces import Encoded
-from asr.objective.recognition import TrainableRecognizer
-from asr.recognition.cached_stream import CachedStream, encode_chunks
-from asr.recognition.captions import StreamSettings
-from asr.recognition.confidence import UNCALIBRATED
-from asr.recognition.model import Model
-from asr.recognition.recognizer import Recognizer
-from asr.recognition.streaming import Stream
-from asr.run.initialization import with_parts
 from asr.train import train
 from asr.transcribe import main as transcribe
 from tests.conftest import PATIENCE, TINY, made_once, resolved, settings_with, tone_corpus

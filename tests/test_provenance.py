@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from asr.data.training_set import RunBounds
+from asr.core.data.training_set import RunBounds
+from asr.core.run import provenance as module
+from asr.core.run.events import read_history
+from asr.core.run.provenance import provenance
 from asr.errors import InputError
-from asr.run import provenance as module
-from asr.run.events import read_history
-from asr.run.provenance import provenance
 from asr.train import train
 from tests.conftest import TINY, settings_with, tone_corpus
 from tests.forked import run_module

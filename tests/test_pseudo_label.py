@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from asr.data.manifest import Utterance, read_manifest
+from asr.core.data.manifest import Utterance, read_manifest
+from asr.core.recognition.confidence import UNCALIBRATED, Calibration
 from asr.evaluate import main as evaluate
-from asr.recognition.confidence import UNCALIBRATED, Calibration
 from asr.transcribe import main as transcribe
 from recipes.pseudo_label import deciles
 from recipes.pseudo_label.__main__ import main

@@ -17,11 +17,11 @@ from transformers.models.nemotron_asr_streaming.feature_extraction_nemotron_asr_
     NemotronAsrStreamingFeatureExtractor,
 )
 
-from asr.checkpoint.load import load_recognizer
+from asr.apps.convert.huggingface.tokenizer import give_vocabulary
+from asr.apps.convert.nemo.tokenizer import take_vocabulary
 from asr.convert import main
-from asr.interchange.huggingface.tokenizer import give_vocabulary
-from asr.interchange.nemo.tokenizer import take_vocabulary
-from asr.recognition.latency import set_latency
+from asr.core.checkpoint.load import load_recognizer
+from asr.core.recognition.latency import set_latency
 from tests.test_nemo_transducers import PUBLISHED
 from tests.test_parakeet import sound
 

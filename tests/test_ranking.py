@@ -7,10 +7,10 @@ from itertools import combinations
 
 import pytest
 
+from asr.apps.runs.ranking import gaps_to_best, holm
+from asr.core.evaluation.comparison import compare
+from asr.core.evaluation.counts import count_utterances, parse_counts
 from asr.errors import InputError
-from asr.evaluation.comparison import compare
-from asr.evaluation.counts import count_utterances, parse_counts
-from asr.evaluation.ranking import gaps_to_best, holm
 from tests.refusals import refused
 from tests.scoring import scored, simulated
 

@@ -14,11 +14,11 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 
-from asr.build import component
-from asr.encoder.norm.masked_batch_norm import MaskedBatchNorm
+from asr.components.encoder.norm.masked_batch_norm import MaskedBatchNorm
+from asr.core.build import component
+from asr.core.training.gradient_checkpointing import recompute_blocks
 from asr.errors import InputError
 from asr.interfaces import Block
-from asr.training.gradient_checkpointing import recompute_blocks
 from tests.conftest import overridden, resolved
 from tests.listener import Ear
 from tests.refusals import refused
@@ -171,7 +171,8 @@ def test_nothing_is_recomputed_in_evaluation_or_without_gradients(monkeypatch: p
     encoder = make_encoder(BATCH_NORM, recompute=True)
     plain = make_encoder(BATCH_NORM, recompute=False)
     monkeypatch.setattr(
-        "asr.training.gradient_checkpointing.checkpoint", lambda *_, **__: pytest.fail("the recomputation was set up")
+        "asr.core.training.gradient_checkpointing.checkpoint",
+        lambda *_, **__: pytest.fail("the recomputation was set up"),
     )
     with torch.no_grad():
         encoder(*batch())
@@ -190,7 +191,7 @@ def test_a_copy_of_an_encoder_uses_its_own_weights_and_still_recomputes(
             parameter.fill_(float("nan"))
     calls = []
     monkeypatch.setattr(
-        "asr.training.gradient_checkpointing.checkpoint",
+        "asr.core.training.gradient_checkpointing.checkpoint",
         lambda *given, **how: calls.append(1) or checkpoint(*given, **how),
     )
     assert_equal(train(theirs), train(make_encoder(BATCH_NORM, recompute=False)))

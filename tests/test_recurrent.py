@@ -8,14 +8,14 @@ from torch import nn
 from torch.export import Dim, export
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-from asr.encoder.cell.gru import GRU
-from asr.encoder.cell.lstm import LSTM
-from asr.encoder.recurrent import Recurrent
+from asr.base.kernels import recurrent
+from asr.components.encoder.cell.gru import GRU
+from asr.components.encoder.cell.lstm import LSTM
+from asr.components.encoder.recurrent import Recurrent
+from asr.components.head.predictor.lstm import LSTMPredictor
+from asr.components.token_model.lstm import LSTMTokenModel
 from asr.errors import InputError
-from asr.head.predictor.lstm import LSTMPredictor
-from asr.kernels import recurrent
 from asr.lengths import padding_mask
-from asr.token_model.lstm import LSTMTokenModel
 from tests.refusals import refused
 from tests.test_transformer import NoSubsampling
 

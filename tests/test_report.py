@@ -12,10 +12,10 @@ from typing import Any, NamedTuple
 import jiwer
 import pytest
 
-from asr.checkpoint.load import load_recognizer
+from asr.core.checkpoint.load import load_recognizer
+from asr.core.evaluation.analysis import figures
+from asr.core.evaluation.utterances import read_scored
 from asr.evaluate import main as evaluate
-from asr.evaluation.analysis import figures
-from asr.evaluation.utterances import read_scored
 from tests.browser import Visit, browser, overflow, poor_contrasts, visit, wait_until  # noqa: F401
 
 Line = dict[str, Any]

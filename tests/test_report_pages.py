@@ -17,18 +17,11 @@ import soundfile
 import torch
 from torch import Tensor
 
-from asr.audio.load import load_waveform
-from asr.checkpoint.load import load_recognizer
-from asr.compare import main as compare
-from asr.data.manifest import Utterance, read_manifest
-from asr.diagnosis.finding import Case, Finding, Severity
-from asr.errors import InputError
-from asr.evaluate import main as evaluate
-from asr.evaluation.analysis import figures
-from asr.evaluation.comparison import compare as compared
-from asr.evaluation.utterances import Scored
-from asr.recognition.recognizer import Recognizer
-from asr.report.clips import (
+from asr.apps.doctor.finding import Case, Finding, Severity
+from asr.apps.doctor.page import diagnosis_page
+from asr.apps.report.comparison import comparison_report
+from asr.apps.report.evaluation import About, attached, evaluation_report
+from asr.apps.web.clips import (
     NO_CLIPS,
     OPUS_RATES,
     TOP,
@@ -40,13 +33,20 @@ from asr.report.clips import (
     record,
     record_with_features,
 )
-from asr.report.comparison import comparison_report
-from asr.report.diagnosis import diagnosis_page
-from asr.report.evaluation import About, attached, evaluation_report
-from asr.system import files
-from asr.web.figures import figure
-from asr.web.page import asset, escape, page, to_json, visible
-from asr.web.utterances import SCRIPTS
+from asr.apps.web.figures import figure
+from asr.apps.web.page import asset, escape, page, to_json, visible
+from asr.apps.web.utterances import SCRIPTS
+from asr.base.audio.load import load_waveform
+from asr.base.system import files
+from asr.compare import main as compare
+from asr.core.checkpoint.load import load_recognizer
+from asr.core.data.manifest import Utterance, read_manifest
+from asr.core.evaluation.analysis import figures
+from asr.core.evaluation.comparison import compare as compared
+from asr.core.evaluation.utterances import Scored
+from asr.core.recognition.recognizer import Recognizer
+from asr.errors import InputError
+from asr.evaluate import main as evaluate
 from tests.browser import browser, overflow, visit, wait_until  # noqa: F401
 from tests.conftest import ROOT
 from tests.refusals import refused
@@ -233,7 +233,7 @@ def test_data_in_a_page_is_read_back_unchanged(browser: Any, tmp_path: Path) -> 
 
 
 def test_scripts_of_pages_can_be_inlined_and_contain_no_unsafe_code(tmp_path: Path) -> None:
-    for path in (ROOT / "asr" / "web" / "assets").glob("*.js"):
+    for path in (ROOT / "asr" / "apps" / "web" / "assets").glob("*.js"):
         assert "</script" not in asset(path.name).lower()
         assert not re.search(r"\bon\w+=[\"']|https?://|\beval\b|innerHTML", asset(path.name)), path
 

@@ -14,15 +14,15 @@ import torch
 from torch import Tensor
 
 from asr import Stream
-from asr.checkpoint.load import load_recognizer
-from asr.data.manifest import read_manifest
+from asr.apps.serve.hotwords import MAX_BYTES, MAX_PHRASES
+from asr.core.checkpoint.load import load_recognizer
+from asr.core.data.manifest import read_manifest
+from asr.core.recognition.captions import Captions
+from asr.core.recognition.recognizer import NUM_CACHED, Recognizer
+from asr.core.recognition.streaming import LookBackStream, look_back_together
 from asr.errors import InputError
 from asr.interfaces import NO_BIASING, Biasing, Encoded
-from asr.recognition.captions import Captions
-from asr.recognition.recognizer import NUM_CACHED, Recognizer
-from asr.recognition.streaming import LookBackStream, look_back_together
 from asr.serve import main as serve
-from asr.server.hotwords import MAX_BYTES, MAX_PHRASES
 from asr.transcribe import main as transcribe
 from tests.conftest import PATIENCE
 from tests.fusion import PHRASES, Trigrams, beam, search_config, write_lines

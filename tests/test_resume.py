@@ -18,7 +18,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from asr.checkpoint.saved import kept_checkpoints
+from asr.core.checkpoint.saved import kept_checkpoints
 from tests.conftest import ROOT, TINY, resolved, tone_corpus
 from tests.processes import bundle, examples, finish, kill, metrics, resumptions, start, steps_logged, wait_for
 from tests.refusals import mentions
@@ -81,8 +81,8 @@ def test_a_run_killed_at_ten_random_moments_is_bit_identical_to_an_undisturbed_o
 
 
 def schedule_by_epochs() -> None:
-    """Make the learning rate depend on the epoch alone, as a schedule in asr/schedule could."""
-    from asr import build
+    """Make the learning rate depend on the epoch alone, as a schedule in asr/components/schedule could."""
+    from asr.core import build
 
     build.build_schedule = lambda config: lambda moment: 0.5**moment.epoch  # type: ignore[assignment]
 
@@ -190,7 +190,7 @@ def test_settings_that_do_not_affect_the_result_may_change(killed: Path, tones: 
 
 def write_ids(folder: Path) -> None:
     """Write the ids of the utterances of each optimizer step."""
-    from asr.training.task import TrainingTask
+    from asr.core.training.task import TrainingTask
 
     compute = TrainingTask.training_step
 
@@ -291,7 +291,7 @@ def test_each_job_of_a_multirun_has_its_own_folder(tones: Path, tmp_path: Path) 
 
 def die_after_the_first_checkpoint() -> None:
     """Kill this process when it has written a checkpoint."""
-    from asr.training import checkpointing as saving
+    from asr.core.training import checkpointing as saving
 
     write = saving.write_whole
 
@@ -351,7 +351,7 @@ def test_checkpoints_can_be_due_after_minutes_instead_of_steps(tones: Path, tmp_
 
 def write_weights(folder: Path) -> None:
     """Write the weights after each optimizer step."""
-    from asr.training.task import TrainingTask
+    from asr.core.training.task import TrainingTask
 
     def write(task: Any, *_: Any) -> None:
         weights = {name: tensor.clone() for name, tensor in task.model.state_dict().items()}
@@ -391,17 +391,17 @@ def die_in(where: str) -> None:
 @pytest.mark.parametrize(
     "where",
     [
-        pytest.param("asr.run.folder.save_fitted", marks=pytest.mark.slow),  # killed after the tokenizer is fitted
-        pytest.param("asr.run.folder.save_config", marks=pytest.mark.slow),
+        pytest.param("asr.core.run.folder.save_fitted", marks=pytest.mark.slow),  # killed after the tokenizer is fitted
+        pytest.param("asr.core.run.folder.save_config", marks=pytest.mark.slow),
         # The new checkpoint is written, but no older one is removed.
-        pytest.param("asr.training.checkpointing.superfluous", marks=pytest.mark.slow),
+        pytest.param("asr.core.training.checkpointing.superfluous", marks=pytest.mark.slow),
         pytest.param(
-            "asr.objective.word_validation.count_errors", marks=pytest.mark.slow
+            "asr.core.objective.word_validation.count_errors", marks=pytest.mark.slow
         ),  # killed in the first validation
-        pytest.param("asr.run.outcome.make_bundle", marks=pytest.mark.slow),
-        "asr.checkpoint.bundle._swap",  # the bundle is complete beside its final path
-        pytest.param("asr.run.outcome.test_bundle", marks=pytest.mark.slow),
-        pytest.param("asr.run.outcome.write_whole_text", marks=pytest.mark.slow),  # results.json is being written
+        pytest.param("asr.core.run.outcome.make_bundle", marks=pytest.mark.slow),
+        "asr.core.checkpoint.bundle._swap",  # the bundle is complete beside its final path
+        pytest.param("asr.core.run.outcome.test_bundle", marks=pytest.mark.slow),
+        pytest.param("asr.core.run.outcome.write_whole_text", marks=pytest.mark.slow),  # results.json is being written
     ],
 )
 def test_a_run_killed_in_any_phase_gives_bit_identical_results(where: str, tones: Path, tmp_path: Path) -> None:

@@ -5,9 +5,9 @@ from typing import Any
 
 import torch
 
-from asr.checkpoint.load import checkpoint_extra
+from asr.core.checkpoint.load import checkpoint_extra
+from asr.core.run.resume import changes, find_resume
 from asr.errors import InputError
-from asr.run.resume import changes, find_resume
 from tests.conftest import resolved
 from tests.refusals import refused
 

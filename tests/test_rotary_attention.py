@@ -5,7 +5,7 @@ import math
 import torch
 from torch import Tensor
 
-from asr.encoder.attention.rotary_attention import RotaryAttention
+from asr.components.encoder.attention.rotary_attention import RotaryAttention
 from asr.errors import InputError
 from asr.lengths import padding_mask
 from tests.refusals import refused

@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from asr.build import build_tokenizer
-from asr.data.index_cache import IndexCache
-from asr.data.manifest import Utterance, write_manifest
-from asr.data.round_trip import MAX_CHECKED, changed_by, warn_of_changes
-from asr.data.utterances import Utterances
-from asr.diagnosis.texts import round_trip_findings
-from asr.tokenizer.char import Char
+from asr.apps.doctor.texts import round_trip_findings
+from asr.components.tokenizer.char import Char
+from asr.core.build import build_tokenizer
+from asr.core.data.index_cache import IndexCache
+from asr.core.data.manifest import Utterance, write_manifest
+from asr.core.data.round_trip import MAX_CHECKED, changed_by, warn_of_changes
+from asr.core.data.utterances import Utterances
 from tests.conftest import ROOT
 from tests.refusals import mentions
 

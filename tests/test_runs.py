@@ -15,17 +15,17 @@ from typing import Any
 import pytest
 import yaml
 
-from asr.cli.changed_settings import differing, setting_columns
-from asr.cli.table import latex, markdown
+from asr.apps.runs.changed_settings import differing, setting_columns
+from asr.apps.runs.ranking import holm
+from asr.base.text.numbers import interval, percent, points, probability
+from asr.core.cli.table import latex, markdown
+from asr.core.evaluation.comparison import compare
+from asr.core.evaluation.counts import count_utterances
+from asr.core.evaluation.result import Evaluation
+from asr.core.evaluation.utterances import Scored
+from asr.core.run.events import Bundled, EndedEarly, Event, EventsFile, Progress, Started, Validated, Warned
 from asr.errors import InputError
-from asr.evaluation.comparison import compare
-from asr.evaluation.counts import count_utterances
-from asr.evaluation.ranking import holm
-from asr.evaluation.result import Evaluation
-from asr.evaluation.utterances import Scored
-from asr.run.events import Bundled, EndedEarly, Event, EventsFile, Progress, Started, Validated, Warned
 from asr.runs import main
-from asr.text.numbers import interval, percent, points, probability
 from tests.conftest import ROOT, resolved
 from tests.refusals import refused
 from tests.scoring import scored, simulated

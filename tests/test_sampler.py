@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from asr.data.batch_plan import (
+from asr.core.data.batch_plan import (
     BatchBounds,
     BatchOrder,
     BatchSampler,
@@ -22,7 +22,7 @@ from asr.data.batch_plan import (
     plan_evaluation,
     plan_training,
 )
-from asr.data.dataset import Item
+from asr.core.data.dataset import Item
 from asr.errors import InputError
 from benchmarks.plan import TRAIN_MINI, draw_durations
 from tests.conftest import needs_shared
@@ -286,7 +286,7 @@ def test_the_change_of_batch_mates_is_the_mean_share_of_mates_lost_per_utterance
 
 def test_planning_does_not_iterate_over_utterances(monkeypatch: pytest.MonkeyPatch) -> None:
     """Operations over utterances are vectorised; there are only loops over batches."""
-    from asr.data import batch_plan as sampler
+    from asr.core.data import batch_plan as sampler
 
     calls = 0
 

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from asr.components.schedule.cosine import Cosine
+from asr.components.schedule.noam import Noam
 from asr.errors import InputError
 from asr.interfaces import Moment, Schedule
-from asr.schedule.cosine import Cosine
-from asr.schedule.noam import Noam
 from tests.refusals import refused
 
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from asr.evaluation.word_errors import (
+from asr.core.evaluation.word_errors import (
     Edit,
     ErrorCounts,
     align_words,

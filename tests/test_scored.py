@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from asr.data.manifest import Utterance
+from asr.core.data.manifest import Utterance
+from asr.core.evaluation.analysis import figures
+from asr.core.evaluation.utterances import read_scored, score
+from asr.core.recognition.transcript import Alternative, Transcript, Word
 from asr.errors import InputError
-from asr.evaluation.analysis import figures
-from asr.evaluation.utterances import read_scored, score
-from asr.recognition.transcript import Alternative, Transcript, Word
 from tests.conftest import ROOT
 from tests.refusals import check_ended, mentions, refused
 from tests.scoring import scored, simulated, write_scored
@@ -209,7 +209,7 @@ def test_a_file_that_cannot_be_read_is_named_in_the_error(tmp_path: Path) -> Non
 def test_a_pipe_is_read_like_a_file(tmp_path: Path) -> None:
     """A user can pass several files as one with <(cat evaluation/*.utterances.jsonl)."""
     path = write_scored(tmp_path / "x.jsonl", ROWS)
-    command = "from asr.evaluation.utterances import read_scored; import sys; print(len(read_scored(sys.argv[1])))"
+    command = "from asr.core.evaluation.utterances import read_scored; import sys; print(len(read_scored(sys.argv[1])))"
     script = f'exec "{sys.executable}" -c "{command}" <(cat "{path}")'
     ended = subprocess.run(["bash", "-c", script], cwd=ROOT, capture_output=True, text=True, check=True)
     assert ended.stdout == f"{len(ROWS)}\n"
@@ -231,8 +231,8 @@ def test_a_pipe_whose_line_has_no_end_is_refused_with_little_memory(tmp_path: Pa
 
 
 def test_scoring_comparison_and_figures_do_not_import_torch() -> None:
-    code = "import sys, asr.compare, asr.cli.side_by_side"
-    code += "\nimport asr.evaluation.utterances, asr.evaluation.analysis, asr.evaluation.comparison"
+    code = "import sys, asr.compare, asr.core.cli.side_by_side"
+    code += "\nimport asr.core.evaluation.utterances, asr.core.evaluation.analysis, asr.core.evaluation.comparison"
     code += "\nassert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
 

@@ -5,8 +5,8 @@ import math
 import numpy as np
 import pytest
 
-from asr.evaluation.bootstrap import MIN_UNITS
-from asr.evaluation.selection import Array, HeldOut, Trials, choose, expected_gain, fewest_errors
+from asr.apps.language_models.selection import Array, HeldOut, Trials, choose, expected_gain, fewest_errors
+from asr.core.evaluation.bootstrap import MIN_UNITS
 
 WEIGHTS = np.array([0.0, *np.linspace(0.1, 1.0, 19)])
 

@@ -25,23 +25,23 @@ from hypothesis import strategies as st
 from schemathesis.checks import not_a_server_error
 from schemathesis.specs.openapi import checks as openapi_checks
 
-from asr.audio.resampling import resample
-from asr.data.manifest import read_manifest
+from asr.apps.serve.app import make_app
+from asr.apps.serve.hosts import Hosts
+from asr.apps.serve.hotwords import ServedHotwords
+from asr.apps.serve.jobs import Jobs
+from asr.apps.serve.metrics import Metrics
+from asr.apps.serve.pages import read_examples
+from asr.apps.serve.schema import Transcription
+from asr.apps.serve.service import Service
+from asr.apps.serve.stream_client import StreamLimits
+from asr.apps.serve.stream_sockets import StreamSockets
+from asr.apps.serve.streams import Streams
+from asr.apps.serve.upload import Limits, Uploads
+from asr.base.audio.resampling import resample
+from asr.core.data.manifest import read_manifest
+from asr.core.recognition.inference import INFERENCE
 from asr.errors import InputError
-from asr.recognition.inference import INFERENCE
 from asr.serve import _bound_socket, _name
-from asr.server.app import make_app
-from asr.server.hosts import Hosts
-from asr.server.hotwords import ServedHotwords
-from asr.server.jobs import Jobs
-from asr.server.metrics import Metrics
-from asr.server.pages import read_examples
-from asr.server.schema import Transcription
-from asr.server.service import Service
-from asr.server.stream_client import StreamLimits
-from asr.server.stream_sockets import StreamSockets
-from asr.server.streams import Streams
-from asr.server.upload import Limits, Uploads
 from asr.transcribe import main as transcribe
 from tests.conftest import ROOT
 from tests.forked import run_module
@@ -381,7 +381,7 @@ def test_without_the_packages_of_the_server_the_error_says_what_to_install() -> 
     code = "import sys\nfor name in ('fastapi', 'uvicorn'): sys.modules[name] = None\n"
     code += "import importlib.util as u; find = u.find_spec\n"
     code += "u.find_spec = lambda name: None if name in ('fastapi', 'uvicorn') else find(name)\n"
-    code += "from asr.cli.command import run_command; from asr.serve import main\n"
+    code += "from asr.core.cli.command import run_command; from asr.serve import main\n"
     code += "sys.argv[1:] = ['model']\nrun_command(main)"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 1

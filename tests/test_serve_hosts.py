@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from asr.apps.serve.hosts import host_of, known_hosts
 from asr.errors import InputError
-from asr.server.hosts import host_of, known_hosts
 from tests.browser import launched, visit
 from tests.refusals import mentions, refused
 from tests.serving import Server, answer, multipart, serving

@@ -32,7 +32,7 @@ from openai.types.audio import (
 from openai.types.shared import ErrorObject
 from pydantic import BaseModel
 
-from asr.server.upload import Limits, Uploads
+from asr.apps.serve.upload import Limits, Uploads
 from asr.transcribe import main as transcribe
 from tests.refusals import mentions
 from tests.serving import Server, multipart, serving

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 import soundfile
 
-from asr.data.manifest import Utterance, read_manifest
-from asr.server.pages import ExampleAudio, demo_page
-from asr.server.upload import Limits
+from asr.apps.serve.pages import ExampleAudio, demo_page
+from asr.apps.serve.upload import Limits
+from asr.core.data.manifest import Utterance, read_manifest
 from tests.browser import (
     SIMULATED_MICROPHONE,
     Visit,

@@ -17,11 +17,11 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from asr import Stream
-from asr.audio.resampling import resampled
-from asr.recognition.recognizer import Recognizer
-from asr.server import stream_client
-from asr.server.stream_client import AHEAD_SECONDS, MAX_MESSAGE_BYTES, SPARE_MESSAGES, StreamLimits
-from asr.server.streams import SAMPLE_BYTES, Speech
+from asr.apps.serve import stream_client
+from asr.apps.serve.stream_client import AHEAD_SECONDS, MAX_MESSAGE_BYTES, SPARE_MESSAGES, StreamLimits
+from asr.apps.serve.streams import SAMPLE_BYTES, Speech
+from asr.base.audio.resampling import resampled
+from asr.core.recognition.recognizer import Recognizer
 from tests.listener import listener
 from tests.live import END, LIMITS, RATE, Live, alone, events, final_words, from_pcm, live, pcm, say, service, text
 from tests.refusals import mentions
@@ -461,7 +461,7 @@ def test_a_client_that_does_not_read_is_dropped_and_logged(
     recognizer: Recognizer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(stream_client, "SEND_SECONDS", 0.1)
-    caplog.set_level("INFO", "asr.server")
+    caplog.set_level("INFO", "asr.apps.serve")
 
     async def test() -> None:
         served = service(recognizer)

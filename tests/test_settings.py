@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from asr.core.training.fit import is_lost_worker
+from asr.core.training.trainer import OWN, make_trainer
 from asr.errors import InputError
-from asr.training.fit import is_lost_worker
-from asr.training.trainer import OWN, make_trainer
 from tests.conftest import TINY, resolved, settings_with, tone_corpus
 from tests.processes import finish, start
 from tests.refusals import refused

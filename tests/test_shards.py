@@ -18,15 +18,15 @@ import soundfile
 import torch
 
 from asr import shards
-from asr.audio.load import audio_info, load_waveform
-from asr.data.dataset import load_utterance
-from asr.data.index_cache import IndexCache, check_shards
-from asr.data.manifest import Utterance, read_manifest, write_manifest
-from asr.data.shard_writer import encoded_audio
-from asr.data.utterances import Utterances
+from asr.apps.shards.writer import encoded_audio
+from asr.base.audio.load import audio_info, load_waveform
+from asr.base.storage import store
+from asr.core.data.dataset import load_utterance
+from asr.core.data.index_cache import IndexCache, check_shards
+from asr.core.data.manifest import Utterance, read_manifest, write_manifest
+from asr.core.data.utterances import Utterances
 from asr.errors import InputError, StoreError
 from asr.evaluate import main as evaluate
-from asr.storage import store
 from asr.train import train
 from asr.transcribe import main as transcribe
 from tests.conftest import ROOT, TINY, settings_with, tone_corpus
@@ -210,7 +210,7 @@ def test_evaluation_and_transcription_of_shards_equal_those_of_files(
 @pytest.mark.slow
 def test_a_killed_writer_continues_and_writes_the_same_files_as_an_undisturbed_one(tones: Path, tmp_path: Path) -> None:
     program = (
-        "import sys, time; from asr import shards; from asr.data import shard_writer\n"
+        "import sys, time; from asr import shards; from asr.core.data import shard_writer\n"
         "shards.MIN_MEGABYTES = 0\nadd = shard_writer._add\n"
         "shard_writer._add = lambda *given: time.sleep(0.01) or add(*given)\n"
         "shards.main(sys.argv[1:])"

@@ -18,18 +18,18 @@ pytest.importorskip("onnx", reason="the extra onnx is not installed")
 pytest.importorskip("onnxscript", reason="the extra onnx is not installed")
 pytest.importorskip("onnxruntime", reason="the extra onnx is not installed")
 
-from asr.checkpoint.bundle import Bundle
-from asr.checkpoint.load import load_recognizer
+from asr.apps.export import browser_runtime as runtimes
+from asr.apps.export.browser_runtime import Runtime, browser_runtime, registry
+from asr.apps.export.program_weights import write
+from asr.apps.export.programs import written_down
+from asr.apps.export.site import ALWAYS, LARGE, prepare_site, write_site
+from asr.base.onnx.names import FRONT_END, PROGRAM, WAVEFORM
 from asr.convert import main as convert
+from asr.core.checkpoint.bundle import Bundle
+from asr.core.checkpoint.load import load_recognizer
+from asr.core.recognition.recognizer import Recognizer
 from asr.errors import InputError
 from asr.export import main as export
-from asr.onnx.names import FRONT_END, PROGRAM, WAVEFORM
-from asr.publishing import browser_runtime as runtimes
-from asr.publishing.browser_runtime import Runtime, browser_runtime, registry
-from asr.publishing.program_weights import write
-from asr.publishing.programs import written_down
-from asr.publishing.site import ALWAYS, LARGE, prepare_site, write_site
-from asr.recognition.recognizer import Recognizer
 from tests.browser import SIMULATED_MICROPHONE, Visit, launched, overflow, poor_contrasts, visit
 from tests.conftest import SHARED
 from tests.files import serving_files
@@ -286,7 +286,7 @@ def site(
     runtime: Runtime, recognizer: Recognizer, recordings: dict[str, Path], tmp_path_factory: pytest.TempPathFactory
 ) -> Path:
     """The page of a net that recognises tones."""
-    from asr.publishing.program import joined
+    from asr.apps.export.program import joined
 
     programs = tmp_path_factory.mktemp("programs")
     parts = written_down(recognizer, programs, lambda step: None)

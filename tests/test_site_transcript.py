@@ -9,16 +9,16 @@ import pytest
 import torch
 from torch import Tensor
 
-from asr.decode.greedy import Greedy
-from asr.onnx.runtime import LogProbs
-from asr.publishing.site import NORMALIZERS as SITE_NORMALIZERS
-from asr.publishing.site import with_plain_spaces
-from asr.recognition.chunks import cut_at_pauses, pause_in_blanks
-from asr.recognition.confidence import Calibration
-from asr.recognition.long_form import Segment
-from asr.recognition.recognizer import Recognizer
-from asr.recognition.timing import CHARACTER_SECONDS
-from asr.text.normalize import get_normalizer
+from asr.apps.export.site import NORMALIZERS as SITE_NORMALIZERS
+from asr.apps.export.site import with_plain_spaces
+from asr.base.text.normalize import get_normalizer
+from asr.components.decode.greedy import Greedy
+from asr.components.program.runtime import LogProbs
+from asr.core.recognition.chunks import cut_at_pauses, pause_in_blanks
+from asr.core.recognition.confidence import Calibration
+from asr.core.recognition.long_form import Segment
+from asr.core.recognition.recognizer import Recognizer
+from asr.core.recognition.timing import CHARACTER_SECONDS
 from tests.browser import browser  # noqa: F401
 from tests.conftest import ROOT
 from tests.files import serving_files
@@ -36,7 +36,7 @@ MAKE = """async ([logProbs, vocabSize, duration, settings]) => {
 
 @pytest.fixture(scope="module")
 def page(browser: Any) -> Iterator[Any]:  # noqa: F811
-    with serving_files(ROOT / "asr" / "web" / "assets") as address:
+    with serving_files(ROOT / "asr" / "apps" / "web" / "assets") as address:
         page = browser.new_page()
         page.goto(f"{address}/transcript.js")
         yield page

@@ -10,10 +10,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from asr.audio.load import MAX_SAMPLE
-from asr.build import build_features
-from asr.features.normalize.utterance_cmvn import UtteranceCMVN
-from asr.features.slaney_fbank import BLOCK_FRAMES, SlaneyFbank
+from asr.base.audio.load import MAX_SAMPLE
+from asr.components.features.normalize.utterance_cmvn import UtteranceCMVN
+from asr.components.features.slaney_fbank import BLOCK_FRAMES, SlaneyFbank
+from asr.core.build import build_features
 from tests.conftest import resolved
 from tests.nemo import AUDIO, audio, golden, needs_model
 

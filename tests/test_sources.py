@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 import soundfile
 
-from asr.data.manifest import Utterance
+from asr.apps.finetune.collect import MAX_NAMED, Collected, collect
+from asr.apps.finetune.entry import SourceOptions
+from asr.apps.finetune.formats import FORMATS
+from asr.core.data.manifest import Utterance
 from asr.errors import InputError
-from asr.sources.collect import MAX_NAMED, Collected, collect
-from asr.sources.entry import SourceOptions
-from asr.sources.formats import FORMATS
 from tests.refusals import mentions, refused
 from tests.test_convert_recipe import SOURCES, parquet_file
 

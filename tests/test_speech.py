@@ -10,13 +10,13 @@ import soundfile
 import torch
 from torch import Tensor
 
-from asr.audio.load import load_waveform
-from asr.checkpoint.load import load_recognizer
-from asr.recognition.chunks import ChunkBounds
-from asr.recognition.inference import Inference
-from asr.recognition.long_form import Segmenter, at_silences
-from asr.recognition.speech import may_hold_speech
-from asr.server.schema import Transcription
+from asr.apps.serve.schema import Transcription
+from asr.base.audio.load import load_waveform
+from asr.core.checkpoint.load import load_recognizer
+from asr.core.recognition.chunks import ChunkBounds
+from asr.core.recognition.inference import Inference
+from asr.core.recognition.long_form import Segmenter, at_silences
+from asr.core.recognition.speech import may_hold_speech
 from asr.transcribe import main as transcribe
 from recipes.noise.make import MAKERS, levelled
 from tests.conftest import SHARED, needs_shared

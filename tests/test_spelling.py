@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 import torch
 
+from asr.base.language_model.kenlm import NgramModel
+from asr.base.language_model.spelling import MAX_COUNT, SpellingModel
 from asr.errors import InputError
 from asr.interfaces import Encoded
-from asr.language_model.kenlm import NgramModel
-from asr.language_model.spelling import MAX_COUNT, SpellingModel
 from asr.ngram import main as ngram
 from tests.fusion import Trigrams, beam
 from tests.refusals import refused

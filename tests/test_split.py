@@ -1,4 +1,4 @@
-"""asr.data.split: parts share no speaker, recording or text if that is possible, and depend on the ids alone."""
+"""asr.core.data.split: parts share no speaker, recording or text if that is possible, and depend on the ids alone."""
 
 import random
 
@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from asr.data.manifest import Utterance
-from asr.data.split import MIN_CLIPS, MIN_PART, Split, describe, num_shared_texts, split
+from asr.core.data.manifest import Utterance
+from asr.core.data.split import MIN_CLIPS, MIN_PART, Split, describe, num_shared_texts, split
 from asr.errors import InputError
 from tests.refusals import refused
 

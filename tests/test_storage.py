@@ -18,11 +18,11 @@ from urllib.parse import quote
 
 import pytest
 
+from asr.base.storage import client, session, store
+from asr.base.storage.location import absolute, folder_of, is_url, join, printable_url, without_secrets
+from asr.base.storage.store import ByteRange, read_range, read_ranges, read_whole, size_and_etag, write_whole
+from asr.core.training.hydra_command import run_job
 from asr.errors import AudioError, InputError, StoreError
-from asr.storage import client, session, store
-from asr.storage.location import absolute, folder_of, is_url, join, printable_url, without_secrets
-from asr.storage.store import ByteRange, read_range, read_ranges, read_whole, size_and_etag, write_whole
-from asr.training.hydra_command import run_job
 from tests.refusals import mentions, refused
 from tests.storing import FaultyProxy, storage
 

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from asr.storage import session
-from asr.storage.cache import ABANDONED_SECONDS, MIN_FILES, NUM_FOLDERS, RangeCache, range_cache
-from asr.storage.location import ByteRange
-from asr.storage.store import read_range, read_ranges, read_whole, size_and_etag, write_whole
-from asr.system.files import UNFINISHED
+from asr.base.storage import session
+from asr.base.storage.cache import ABANDONED_SECONDS, MIN_FILES, NUM_FOLDERS, RangeCache, range_cache
+from asr.base.storage.location import ByteRange
+from asr.base.storage.store import read_range, read_ranges, read_whole, size_and_etag, write_whole
+from asr.base.system.files import UNFINISHED
 from tests.storing import FaultyProxy, storage
 
 CONTENT = random.Random(0).randbytes(100_000)

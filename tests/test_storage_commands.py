@@ -7,15 +7,15 @@ import pytest
 import soundfile
 import torch
 
-from asr.audio.load import audio_info, find_audio_objects, load_waveform
-from asr.data.index_cache import IndexCache
-from asr.data.manifest import read_manifest
-from asr.data.recordings import RecordingList
+from asr.base.audio.load import audio_info, find_audio_objects, load_waveform
+from asr.base.storage import session
+from asr.base.storage.store import write_whole
+from asr.core.data.index_cache import IndexCache
+from asr.core.data.manifest import read_manifest
+from asr.core.data.recordings import RecordingList
+from asr.core.evaluation.utterances import read_scored
 from asr.errors import AudioError, InputError, StoreError
 from asr.evaluate import main as evaluate
-from asr.evaluation.utterances import read_scored
-from asr.storage import session
-from asr.storage.store import write_whole
 from asr.transcribe import main as transcribe
 from tests.conftest import ROOT
 from tests.forked import run_module

@@ -15,16 +15,16 @@ from pathlib import Path
 import pytest
 from torch.utils.data import DataLoader, Dataset
 
+from asr.base.storage import session
+from asr.base.storage.store import read_range, write_whole
 from asr.errors import StoreError
-from asr.storage import session
-from asr.storage.store import read_range, write_whole
 from tests.conftest import ROOT
 from tests.storing import FaultyProxy, storage
 
 CONTENT = random.Random(0).randbytes(50_000)
 FORK = multiprocessing.get_context("fork")  # the default until Python 3.13
 URL = "s3://bucket/shared"
-ACCESS = "import os, sys, time\nfrom asr.storage.store import read_range\n"
+ACCESS = "import os, sys, time\nfrom asr.base.storage.store import read_range\n"
 
 
 @pytest.fixture(autouse=True)
@@ -162,7 +162,7 @@ def is_alive(process_id: int) -> bool:
 def test_a_helper_ends_with_its_process(end: str) -> None:
     code = f"""
 read_range({URL!r}, 0, 5)
-from asr.storage import session
+from asr.base.storage import session
 print(session._session.access._process.pid, flush=True)
 time.sleep({60 if end == "killed" else 0})
 """
@@ -186,7 +186,7 @@ def test_a_signal_to_all_processes_does_not_stop_the_helper(number: signal.Signa
 import signal
 for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
     signal.signal(number, lambda *_: None)  # like a training, which finishes its step
-from asr.storage import session
+from asr.base.storage import session
 read_range({URL!r}, 0, 5)
 helper = session._session.access
 print('read', flush=True)

@@ -14,9 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from asr.errors import StoreError
-from asr.storage import session
-from asr.storage.store import (
+from asr.base.storage import session
+from asr.base.storage.store import (
     ByteRange,
     download,
     list_prefix,
@@ -26,6 +25,7 @@ from asr.storage.store import (
     size_and_etag,
     write_whole,
 )
+from asr.errors import StoreError
 from tests.refusals import refused
 from tests.storing import storage
 

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from asr.base.storage.store import write_whole
+from asr.core.run.settings import RunSettings
 from asr.errors import StoreError
-from asr.run.settings import RunSettings
-from asr.storage.store import write_whole
 from asr.train import train
 from tests.conftest import TINY, settings_with, tone_corpus
 from tests.refusals import refused

@@ -14,19 +14,19 @@ import torch
 from torch import Tensor
 
 from asr import Stream
-from asr.build import build_features, build_recognizer, build_tokenizer
+from asr.core.build import build_features, build_recognizer, build_tokenizer
+from asr.core.recognition import timing
+from asr.core.recognition.alignment import token_spans
+from asr.core.recognition.cached_stream import CachedStream, advance, decode_chunks
+from asr.core.recognition.captions import Captions, StreamSettings
+from asr.core.recognition.chunks import ChunkBounds
+from asr.core.recognition.feature_stream import Remainder, stream_features
+from asr.core.recognition.inference import Inference
+from asr.core.recognition.recognizer import Recognizer
+from asr.core.recognition.streaming import LookBackStream, look_back_together
+from asr.core.recognition.transcript import Transcript, Word
 from asr.errors import InputError
 from asr.interfaces import BLANK_ID, Encoded, Hypothesis, Span
-from asr.recognition import timing
-from asr.recognition.alignment import token_spans
-from asr.recognition.cached_stream import CachedStream, advance, decode_chunks
-from asr.recognition.captions import Captions, StreamSettings
-from asr.recognition.chunks import ChunkBounds
-from asr.recognition.feature_stream import Remainder, stream_features
-from asr.recognition.inference import Inference
-from asr.recognition.recognizer import Recognizer
-from asr.recognition.streaming import LookBackStream, look_back_together
-from asr.recognition.transcript import Transcript, Word
 from tests.conftest import ROOT, overridden, resolved
 from tests.listener import listener
 from tests.refusals import check_refusal, refused

@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from asr.encoder.subsampling.strided_conv import StridedConv
-from asr.kernels import strided_conv
+from asr.base.kernels import strided_conv
+from asr.components.encoder.subsampling.strided_conv import StridedConv
 from asr.lengths import padding_mask
 
 

@@ -12,12 +12,12 @@ from functools import cache
 import pytest
 import yaml
 
-from asr import build
-from asr.contract.settings import Component, check_settings, components, without_files
-from asr.objective.language_model import LanguageModelSettings
-from asr.run.settings import RunSettings, read_run_settings
-from asr.settings.plugins import OURS
-from asr.settings.read import Kind, as_mapping, entries
+from asr.apps.check.settings import Component, check_settings, components, without_files
+from asr.base.settings.plugins import OURS
+from asr.base.settings.read import Kind, as_mapping, entries
+from asr.core import build
+from asr.core.objective.language_model import LanguageModelSettings
+from asr.core.run.settings import RunSettings, read_run_settings
 from tests.conftest import CONF, ROOT, resolved
 
 # Folders, and the modules of the contract, from the lowest layer up: a line's modules import only from earlier lines.
@@ -191,9 +191,11 @@ def test_the_wheel_contains_every_package() -> None:
 
 
 def test_the_wheel_contains_the_assets_of_pages() -> None:
-    patterns = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"]["asr.web"]
-    files = {path for path in (ROOT / "asr" / "web").rglob("*.*") if path.suffix in (".css", ".html", ".js")}
-    assert files == {path for pattern in patterns for path in (ROOT / "asr" / "web").glob(pattern)}
+    patterns = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"][
+        "asr.apps.web"
+    ]
+    files = {path for path in (ROOT / "asr" / "apps" / "web").rglob("*.*") if path.suffix in (".css", ".html", ".js")}
+    assert files == {path for pattern in patterns for path in (ROOT / "asr" / "apps" / "web").glob(pattern)}
 
 
 def test_only_training_imports_lightning_and_hydra() -> None:
@@ -312,7 +314,7 @@ def test_help_of_a_command_imports_neither_torch_nor_hydra(command: str) -> None
 
 def test_using_a_model_imports_neither_lightning_nor_hydra_nor_a_compiler() -> None:
     modules = "asr.transcribe, asr.align, asr.tune, asr.ngram, asr.evaluate"
-    modules += ", asr.checkpoint.load, asr.evaluation.tuning, asr.recognition.recognizer"
+    modules += ", asr.core.checkpoint.load, asr.apps.language_models.tuning, asr.core.recognition.recognizer"
     code = f"import sys, asr, {modules}; asr.load_recognizer"
     code += "\nslow = {'lightning', 'pytorch_lightning', 'hydra', 'omegaconf', 'torch._dynamo', 'sympy', 'tensorboard'}"
     code += "\nassert not slow & sys.modules.keys()"

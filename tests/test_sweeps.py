@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from asr.core.training import hydra_command
 from asr.errors import InputError
-from asr.training import hydra_command
 from tests.conftest import ROOT, TINY, tone_corpus
 from tests.processes import metrics
 from tests.refusals import refused

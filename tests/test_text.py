@@ -11,10 +11,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from asr.base.text import normalize, numbers
+from asr.base.text.normalize import as_written, basic, basic_turkic, get_normalizer, scored_by
+from asr.base.text.scripts import without_spaces
 from asr.errors import InputError
-from asr.text import normalize, numbers
-from asr.text.normalize import as_written, basic, basic_turkic, get_normalizer, scored_by
-from asr.text.scripts import without_spaces
 from tests.refusals import refused
 
 needs_whisper_normalizer = pytest.mark.skipif(

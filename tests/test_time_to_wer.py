@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from asr.data.manifest import Utterance
+from asr.core.data.manifest import Utterance
 from asr.errors import InputError
 from benchmarks.time_to_wer import watch as clock
 from benchmarks.time_to_wer.__main__ import PEERS, main

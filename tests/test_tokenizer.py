@@ -9,12 +9,12 @@ import sentencepiece
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from asr.build import build_tokenizer, component
+from asr.base.text.normalize import basic
+from asr.components.tokenizer.char import Char
+from asr.components.tokenizer.sentencepiece import SentencePiece
+from asr.core.build import build_tokenizer, component
 from asr.errors import InputError
 from asr.interfaces import BLANK_ID, Tokenizer
-from asr.text.normalize import basic
-from asr.tokenizer.char import Char
-from asr.tokenizer.sentencepiece import SentencePiece
 from tests.conftest import CONF, resolved
 from tests.refusals import mentions, refused
 
@@ -171,7 +171,7 @@ def test_a_rare_character_is_covered(algorithm: str) -> None:
 
 
 def test_subwords_do_not_change_the_text() -> None:
-    """asr.text.normalize normalises; SentencePiece's own normalisation would turn ﬁ into fi."""
+    """asr.base.text.normalize normalises; SentencePiece's own normalisation would turn ﬁ into fi."""
     tokenizer = SentencePiece(algorithm="unigram", vocab_size=42)
     tokenizer.fit([*training_texts(), "ﬁ ² Å"])
     assert tokenizer.decode(tokenizer.encode("ﬁ ² Å")) == "ﬁ ² Å"

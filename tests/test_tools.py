@@ -15,12 +15,12 @@ from tools.quick import base, changes, git, requests, selection
 def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A checkout with one commit, as the root of the tools."""
     monkeypatch.setattr(quick, "ROOT", tmp_path)
-    for folder in ("asr/decode", "conf/decode", "tests"):
+    for folder in ("asr/components/decode", "conf/decode", "tests"):
         (tmp_path / folder).mkdir(parents=True)
-    (tmp_path / "asr" / "decode" / "beam.py").write_text("one\ntwo\nthree\nfour\n")
+    (tmp_path / "asr" / "components" / "decode" / "beam.py").write_text("one\ntwo\nthree\nfour\n")
     (tmp_path / "asr" / "gone.py").write_text("one\ntwo\n")
     (tmp_path / "conf" / "decode" / "wide.yaml").write_text("name: beam\nbeam_size: 100\n")
-    (tmp_path / "tests" / "test_beam.py").write_text("from asr.decode.beam import Beam\n")
+    (tmp_path / "tests" / "test_beam.py").write_text("from asr.components.decode.beam import Beam\n")
     author = ["-c", "user.name=a", "-c", "user.email=a@b"]
     for command in (["init", "-q"], ["add", "-A"], [*author, "commit", "-qm", "first"]):
         subprocess.run(["git", *command], cwd=tmp_path, check=True)
@@ -28,33 +28,36 @@ def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_changed_lines_have_the_numbers_of_the_commit(checkout: Path) -> None:
-    (checkout / "asr" / "decode" / "beam.py").write_text("one\n2\nthree\nadded\nfour\n")
+    (checkout / "asr" / "components" / "decode" / "beam.py").write_text("one\n2\nthree\nadded\nfour\n")
     (checkout / "asr" / "gone.py").unlink()
     (checkout / "asr" / "new.py").write_text("one\n")
-    assert changes("HEAD") == {"asr/decode/beam.py": {2, 3, 4}, "asr/gone.py": {1, 2}, "asr/new.py": set()}
+    assert changes("HEAD") == {"asr/components/decode/beam.py": {2, 3, 4}, "asr/gone.py": {1, 2}, "asr/new.py": set()}
 
 
 def test_a_changed_line_needs_the_tests_that_execute_it_and_a_yaml_those_of_its_component(checkout: Path) -> None:
     seconds = {"tests/test_a.py::slow": 9.0, "tests/test_a.py::fast": 1.0, "tests/test_b.py::other": 2.0}
     lines = {
-        "asr/decode/beam.py": {2: ["tests/test_a.py::slow", "tests/test_a.py::fast"], 4: ["tests/test_b.py::other"]}
+        "asr/components/decode/beam.py": {
+            2: ["tests/test_a.py::slow", "tests/test_a.py::fast"],
+            4: ["tests/test_b.py::other"],
+        }
     }
     tests = CoverageMap("HEAD", seconds, lines)
     both = [["tests/test_a.py::fast", "tests/test_a.py::slow"], ["tests/test_b.py::other"]]
-    assert list(requests({"asr/decode/beam.py": {1, 2}}, tests))[:1] == both[:1]
+    assert list(requests({"asr/components/decode/beam.py": {1, 2}}, tests))[:1] == both[:1]
     assert list(requests({"conf/decode/wide.yaml": {2}}, tests))[:2] == both
 
 
 def test_tests_that_are_gone_are_not_requested_and_parameters_may_have_changed(checkout: Path) -> None:
     (checkout / "tests" / "test_beam.py").write_text("def test_a(x):\n    pass\n")
     ids = ["tests/test_beam.py::test_a[1]", "tests/test_beam.py::test_a[2]", "tests/test_beam.py::test_b"]
-    tests = CoverageMap("HEAD", dict.fromkeys(ids, 1.0), {"asr/decode/beam.py": {1: ids}})
-    changed = {"asr/decode/beam.py": {1}, "tests/test_beam.py": {1}}
+    tests = CoverageMap("HEAD", dict.fromkeys(ids, 1.0), {"asr/components/decode/beam.py": {1: ids}})
+    changed = {"asr/components/decode/beam.py": {1}, "tests/test_beam.py": {1}}
     assert next(requests(changed, tests)) == ["tests/test_beam.py::test_a"]
 
 
 def test_without_a_map_the_tests_that_import_the_folder_run(checkout: Path) -> None:
-    assert ["tests/test_beam.py"] in list(requests({"asr/decode/beam.py": {1}}, CoverageMap("HEAD", {}, {})))
+    assert ["tests/test_beam.py"] in list(requests({"asr/components/decode/beam.py": {1}}, CoverageMap("HEAD", {}, {})))
 
 
 def test_without_a_map_a_command_needs_the_tests_that_import_it_not_all_tests() -> None:

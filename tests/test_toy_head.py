@@ -94,7 +94,7 @@ from typing import Annotated
 
 from torch import nn
 
-from asr.settings.rule import above
+from asr.base.settings.rule import above
 
 
 class LargestChannel(nn.Module):

@@ -11,13 +11,13 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from asr.checkpoint.saved import kept_checkpoints, select, superfluous
-from asr.data.epoch_plan import EpochPlan
-from asr.data.manifest import read_manifest
-from asr.data.position import Position
-from asr.data.training_set import TrainingSet
+from asr.core.checkpoint.saved import kept_checkpoints, select, superfluous
+from asr.core.data.epoch_plan import EpochPlan
+from asr.core.data.manifest import read_manifest
+from asr.core.data.position import Position
+from asr.core.data.training_set import TrainingSet
+from asr.core.run.validation_samples import read_samples
 from asr.evaluate import main as evaluate
-from asr.run.validation_samples import read_samples
 from asr.train import train
 from tests.conftest import TINY, resolved, settings_with, tone_corpus
 from tests.processes import finish, start
@@ -240,7 +240,7 @@ def test_a_run_without_checkpoints_does_not_block_its_folder(tones: Path, tmp_pa
 
 def count_starts(path: Path) -> None:
     """Write a line for each start of a process that reads audio."""
-    from asr.training import data_module as module
+    from asr.core.training import data_module as module
 
     begin = module._start_worker
 

@@ -19,10 +19,10 @@ import jiwer
 import pytest
 
 from asr import load_recognizer
-from asr.data.manifest import read_manifest
-from asr.report import training as training_report
-from asr.report.training import leave_report, read_record, training_page
-from asr.run.events import Bundled, Event, EventsFile, Progress, Started, Warned, read_history
+from asr.apps.report import training as training_report
+from asr.apps.report.training import leave_report, read_record, training_page
+from asr.core.data.manifest import read_manifest
+from asr.core.run.events import Bundled, Event, EventsFile, Progress, Started, Warned, read_history
 from asr.training_report import main
 from tests.browser import browser, overflow, poor_contrasts, visit  # noqa: F401
 from tests.conftest import TINY, resolved, tone_corpus
@@ -64,7 +64,7 @@ def add_events(run_dir: Path, *events: tuple[float, Event]) -> None:
 
 def die_after_the_first_epoch() -> None:
     """Kill this process at the end of an epoch, after its checkpoint and its event."""
-    from asr.training.progress import LogLines
+    from asr.core.training.progress import LogLines
 
     log = LogLines.on_train_epoch_end
 

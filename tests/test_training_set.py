@@ -7,16 +7,16 @@ from itertools import chain
 import pytest
 import torch
 
-from asr.augment.speed_perturb import SpeedPerturb
-from asr.build import build_features
-from asr.data.dataset import Item, Reference, SpeedPerturbation
-from asr.data.epoch_plan import EpochPlan, EpochSampler
-from asr.data.manifest import Utterance
-from asr.data.position import Position, Share, start_of_epoch
-from asr.data.settings import PlanSettings
-from asr.data.training_set import RunBounds, TrainingSet
+from asr.base.settings.read import read
+from asr.components.augment.speed_perturb import SpeedPerturb
+from asr.core.build import build_features
+from asr.core.data.dataset import Item, Reference, SpeedPerturbation
+from asr.core.data.epoch_plan import EpochPlan, EpochSampler
+from asr.core.data.manifest import Utterance
+from asr.core.data.position import Position, Share, start_of_epoch
+from asr.core.data.settings import PlanSettings
+from asr.core.data.training_set import RunBounds, TrainingSet
 from asr.errors import InputError
-from asr.settings.read import read
 from tests.conftest import resolved
 from tests.refusals import refused
 
@@ -288,8 +288,8 @@ def test_a_plan_computed_in_small_blocks_equals_one_computed_in_one_block(
     settings = read(PlanSettings, SETTINGS | {"max_cells": max_cells}, "data")
     plans = []
     for block in (1 << 20, 7):
-        monkeypatch.setattr("asr.data.blocks.BLOCK", block)
-        monkeypatch.setattr("asr.data.batch_plan.BLOCK", block)
+        monkeypatch.setattr("asr.core.data.blocks.BLOCK", block)
+        monkeypatch.setattr("asr.core.data.batch_plan.BLOCK", block)
         data = TrainingSet(given, FEATURES, reference, SPEED, 7, settings)
         plans.append((list(data.utterances.ids), steps(data.epoch(start_of_epoch(1, 2)))))
     assert plans[0] == plans[1]
@@ -301,9 +301,9 @@ def test_for_a_large_set_the_steps_are_extrapolated_from_the_first_epochs(monkey
     bounds = RunBounds(max_epochs=9, max_steps=None, accumulate=2)
     lengths = [math.ceil(len(data.epoch(start_of_epoch(epoch, 1))) / 2) for epoch in range(9)]
     assert data.total_steps(start_of_epoch(0, 1), 0, bounds) == sum(lengths)
-    monkeypatch.setattr("asr.data.training_set.MAX_PLANNED", 3 * 200)
+    monkeypatch.setattr("asr.core.data.training_set.MAX_PLANNED", 3 * 200)
     assert data.total_steps(start_of_epoch(0, 1), 0, bounds) == sum(lengths[:3]) + 6 * lengths[2]
     assert data.total_steps(start_of_epoch(0, 1), 0, replace(bounds, max_epochs=3)) == sum(lengths[:3])
     assert data.total_steps(start_of_epoch(0, 1), 0, replace(bounds, max_steps=20)) == 20
-    monkeypatch.setattr("asr.data.training_set.MAX_PLANNED", 1)
+    monkeypatch.setattr("asr.core.data.training_set.MAX_PLANNED", 1)
     assert data.total_steps(start_of_epoch(0, 1), 0, bounds) == sum(lengths[:2]) + 7 * lengths[1]

@@ -17,10 +17,10 @@ import pytest
 import soundfile
 import torch
 
-from asr.cli.command import progress_bar
-from asr.data.manifest import read_manifest
+from asr.core.cli.command import progress_bar
+from asr.core.data.manifest import read_manifest
+from asr.core.recognition.formats import FORMATS
 from asr.errors import InputError
-from asr.recognition.formats import FORMATS
 from asr.transcribe import main as transcribe
 from tests.conftest import PATIENCE, ROOT
 from tests.forked import run_module
@@ -66,7 +66,7 @@ def test_where_no_progress_bar_is_shown_lines_on_stderr_report_the_progress(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """Without them, a recording of an hour is minutes of silence, in a log or on a terminal."""
-    monkeypatch.setattr("asr.cli.command.LINE_SECONDS", -1.0)  # a line at each update
+    monkeypatch.setattr("asr.core.cli.command.LINE_SECONDS", -1.0)  # a line at each update
     assert run(trained, recordings) == 0
     out, err = capsys.readouterr()
     assert all("\t" in line for line in out.splitlines())
@@ -517,7 +517,7 @@ def test_hotwords_that_cannot_be_used_are_named_and_used_ones_counted(
 def test_a_full_disk_is_reported_in_one_line_and_leaves_complete_files(
     fluent: Path, recordings: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from asr.system import files
+    from asr.base.system import files
 
     synced = os.fsync
     count = 0

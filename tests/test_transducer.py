@@ -11,13 +11,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from asr.build import check_components
-from asr.decode.transducer_beam import TransducerBeam
-from asr.decode.transducer_greedy import TransducerGreedy
+from asr.base.kernels.transducer_loss import transducer_loss
+from asr.base.text.normalize import as_written
+from asr.components.decode.transducer_beam import TransducerBeam
+from asr.components.decode.transducer_greedy import TransducerGreedy
+from asr.core.build import check_components
 from asr.errors import InputError
 from asr.interfaces import Encoded
-from asr.kernels.transducer_loss import transducer_loss
-from asr.text.normalize import as_written
 from tests.conftest import resolved
 from tests.fusion import Pieces, search_settings
 from tests.identity import decoded

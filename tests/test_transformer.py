@@ -7,14 +7,14 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from asr.build import component
-from asr.encoder.activation.gelu import GELU
-from asr.encoder.activation.relu import ReLU
-from asr.encoder.residual.post_norm import PostNorm
-from asr.encoder.residual.pre_norm import PreNorm
-from asr.encoder.transformer import Transformer
+from asr.base.kernels.positions import sinusoids
+from asr.components.encoder.activation.gelu import GELU
+from asr.components.encoder.activation.relu import ReLU
+from asr.components.encoder.residual.post_norm import PostNorm
+from asr.components.encoder.residual.pre_norm import PreNorm
+from asr.components.encoder.transformer import Transformer
+from asr.core.build import component
 from asr.errors import InputError
-from asr.kernels.positions import sinusoids
 from asr.lengths import padding_mask
 from tests.conftest import resolved
 from tests.refusals import refused

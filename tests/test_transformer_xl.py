@@ -7,12 +7,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from asr.build import component
-from asr.encoder import transformer_xl
-from asr.encoder.activation.gelu import GELU
-from asr.encoder.residual.post_norm import PostNorm
-from asr.encoder.residual.pre_norm import PreNorm
-from asr.encoder.transformer_xl import TransformerXL
+from asr.components.encoder import transformer_xl
+from asr.components.encoder.activation.gelu import GELU
+from asr.components.encoder.residual.post_norm import PostNorm
+from asr.components.encoder.residual.pre_norm import PreNorm
+from asr.components.encoder.transformer_xl import TransformerXL
+from asr.core.build import component
 from asr.errors import InputError
 from tests.conftest import resolved
 from tests.refusals import refused

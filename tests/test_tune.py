@@ -10,17 +10,17 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 
-from asr.checkpoint.bundle import read_bundle
-from asr.checkpoint.load import load_recognizer
-from asr.data.manifest import Utterance, read_manifest
-from asr.decode.fusion.shallow_fusion import LM_WEIGHTS, WORD_INSERTION_BONUSES
+from asr.apps.language_models.selection import fewest_errors
+from asr.apps.language_models.tuning import EncodedUtterance, search_values
+from asr.components.decode.fusion.shallow_fusion import LM_WEIGHTS, WORD_INSERTION_BONUSES
+from asr.core.checkpoint.bundle import read_bundle
+from asr.core.checkpoint.load import load_recognizer
+from asr.core.data.manifest import Utterance, read_manifest
+from asr.core.recognition.confidence import UNCALIBRATED
+from asr.core.recognition.long_form import Segment
 from asr.errors import InputError
-from asr.evaluation.selection import fewest_errors
-from asr.evaluation.tuning import EncodedUtterance, search_values
 from asr.interfaces import Tunable
 from asr.ngram import main as ngram
-from asr.recognition.confidence import UNCALIBRATED
-from asr.recognition.long_form import Segment
 from asr.transcribe import main as transcribe
 from asr.tune import main as tune
 from asr.tune import weight_name
@@ -399,7 +399,7 @@ def test_an_impossible_request_is_reported_in_one_line_before_the_search_and_the
     def searched(*_: Any) -> None:
         pytest.fail("the search, which takes hours, was begun")
 
-    monkeypatch.setattr("asr.evaluation.tuning.search_values", searched)
+    monkeypatch.setattr("asr.apps.language_models.tuning.search_values", searched)
     given = arguments(tmp_path, bundle)
     before = {path: path.read_bytes() for path in bundle.iterdir() if path.is_file()}
     with refused(InputError, message):
@@ -426,7 +426,7 @@ def test_after_a_kill_during_writing_the_old_or_new_bundle_is_intact_and_tuning_
 
 
 def test_continuing_the_training_does_not_overwrite_a_tuned_bundle(fluent: Path, dev: Path, tmp_path: Path) -> None:
-    from asr.run.folder import open_run_dir
+    from asr.core.run.folder import open_run_dir
 
     shutil.copytree(fluent / "run" / "bundle", tmp_path / "run" / "bundle")
     assert tune([str(tmp_path / "run"), str(dev)]) == 0

@@ -18,18 +18,18 @@ from transformers import (
     Wav2Vec2CTCTokenizer,
 )
 
-from asr.build import build_features
-from asr.checkpoint.bundle import read_bundle
-from asr.checkpoint.load import load_recognizer
+from asr.apps.convert.huggingface.convert import from_huggingface
+from asr.apps.convert.huggingface.wav2vec2_bert import MASK, features_config
+from asr.base.text.normalize import basic
+from asr.components.encoder.attention.shaw_attention import ShawAttention
 from asr.convert import main
-from asr.encoder.attention.shaw_attention import ShawAttention
+from asr.core.build import build_features
+from asr.core.checkpoint.bundle import read_bundle
+from asr.core.checkpoint.load import load_recognizer
+from asr.core.run.initialization import with_parts
 from asr.errors import InputError
 from asr.export import main as export
-from asr.interchange.huggingface.convert import from_huggingface
-from asr.interchange.huggingface.wav2vec2_bert import MASK, features_config
 from asr.lengths import padding_mask
-from asr.run.initialization import with_parts
-from asr.text.normalize import basic
 from asr.train import train
 from tests.conftest import TINY, settings_with, tone_corpus
 from tests.parakeet import DAMAGES, change, damage, randomized

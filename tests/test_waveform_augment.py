@@ -14,28 +14,28 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from asr.audio.reverberate import reverberate
-from asr.augment.codec import CODECS, Codec
-from asr.augment.edges import Edges
-from asr.augment.noise import Noise
-from asr.augment.reverberation import Reverberation
-from asr.augment.simulated_room import SPEED, SimulatedRoom, impulse_response, reflection
-from asr.build import build_augmentation, build_features
-from asr.checkpoint.load import model_config
-from asr.contract.augmentations import check_augmentation
-from asr.contract.settings import Component, settings_of
-from asr.data.batch import Example, Rejected
-from asr.data.dataset import Augmentation, Item, Reference, SpeechDataset
-from asr.data.manifest import Utterance
-from asr.data.position import start_of_epoch
-from asr.data.recordings import RecordingList
-from asr.data.seeds import seeded
-from asr.data.settings import DataSettings
-from asr.data.training_set import TrainingSet
+from asr.apps.check.augmentations import check_augmentation
+from asr.apps.check.settings import Component, settings_of
+from asr.base.audio.reverberate import reverberate
+from asr.base.settings.read import read
+from asr.components.augment.codec import CODECS, Codec
+from asr.components.augment.edges import Edges
+from asr.components.augment.noise import Noise
+from asr.components.augment.reverberation import Reverberation
+from asr.components.augment.simulated_room import SPEED, SimulatedRoom, impulse_response, reflection
+from asr.core.build import build_augmentation, build_features
+from asr.core.checkpoint.load import model_config
+from asr.core.data.batch import Example, Rejected
+from asr.core.data.dataset import Augmentation, Item, Reference, SpeechDataset
+from asr.core.data.manifest import Utterance
+from asr.core.data.position import start_of_epoch
+from asr.core.data.recordings import RecordingList
+from asr.core.data.seeds import seeded
+from asr.core.data.settings import DataSettings
+from asr.core.data.training_set import TrainingSet
+from asr.core.run.preparation import fingerprint
+from asr.core.run.resume import changes, run_settings
 from asr.errors import InputError
-from asr.run.preparation import fingerprint
-from asr.run.resume import changes, run_settings
-from asr.settings.read import read
 from tests.conftest import CONF, TINY, resolved, settings_with, tone_corpus
 from tests.refusals import check_refusal, refused
 

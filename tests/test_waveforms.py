@@ -7,15 +7,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from asr.augment.spec_augment import SpecAugment
-from asr.build import build_augmentation, build_features
-from asr.data.batch import Batch, Example, Rejected, collate
-from asr.data.dataset import Augmentation, Item, SpeechDataset
-from asr.data.manifest import Utterance, read_manifest
-from asr.data.padded_lengths import PaddedLengths
-from asr.data.waveforms import WaveformFeatures, collate_waveforms, masked, without_features
+from asr.components.augment.spec_augment import SpecAugment
+from asr.components.features.batched.front_end import FrontEnd
+from asr.core.build import build_augmentation, build_features
+from asr.core.data.batch import Batch, Example, Rejected, collate
+from asr.core.data.dataset import Augmentation, Item, SpeechDataset
+from asr.core.data.manifest import Utterance, read_manifest
+from asr.core.data.padded_lengths import PaddedLengths
+from asr.core.data.waveforms import WaveformFeatures, collate_waveforms, masked, without_features
 from asr.errors import InputError
-from asr.features.batched.front_end import FrontEnd
 from asr.train import train
 from tests.conftest import TINY, resolved, settings_with, tone_corpus
 from tests.refusals import refused

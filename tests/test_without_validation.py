@@ -7,8 +7,8 @@ import torch
 from safetensors.torch import load_file
 
 from asr import plan
-from asr.checkpoint.load import BUNDLE, CHECKPOINTS
-from asr.checkpoint.saved import kept_checkpoints
+from asr.core.checkpoint.load import BUNDLE, CHECKPOINTS
+from asr.core.checkpoint.saved import kept_checkpoints
 from asr.errors import InputError
 from asr.train import train
 from tests.conftest import TINY, settings_with, tone_corpus

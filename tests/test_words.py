@@ -11,23 +11,23 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from asr.audio.load import load_waveform
-from asr.build import build_features, build_recognizer, build_tokenizer
-from asr.checkpoint.load import load_recognizer
+from asr.base.audio.load import load_waveform
+from asr.base.text.normalize import BY_WORDS, NORMALIZERS, as_written
+from asr.base.text.words import Spelt, spell
+from asr.components.tokenizer.char import Char
 from asr.convert import main as convert
-from asr.data.manifest import read_manifest
+from asr.core.build import build_features, build_recognizer, build_tokenizer
+from asr.core.checkpoint.load import load_recognizer
+from asr.core.data.manifest import read_manifest
+from asr.core.recognition import alignment
+from asr.core.recognition.alignment import MAX_CELLS, Span, frame_deficits, token_spans
+from asr.core.recognition.chunks import ChunkBounds
+from asr.core.recognition.inference import Inference
+from asr.core.recognition.long_form import Segment
+from asr.core.recognition.recognizer import Recognizer
+from asr.core.recognition.timing import word_times
+from asr.core.recognition.transcript import Word
 from asr.interfaces import BLANK_ID, Encoded, Tokenizer
-from asr.recognition import alignment
-from asr.recognition.alignment import MAX_CELLS, Span, frame_deficits, token_spans
-from asr.recognition.chunks import ChunkBounds
-from asr.recognition.inference import Inference
-from asr.recognition.long_form import Segment
-from asr.recognition.recognizer import Recognizer
-from asr.recognition.timing import word_times
-from asr.recognition.transcript import Word
-from asr.text.normalize import BY_WORDS, NORMALIZERS, as_written
-from asr.text.words import Spelt, spell
-from asr.tokenizer.char import Char
 from recipes.librispeech.prepare import main as prepare
 from tests.conftest import SHARED, TINY, needs_shared, resolved
 from tests.listener import listener

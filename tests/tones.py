@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import soundfile
 
-from asr.data.manifest import Utterance, write_manifest
+from asr.core.data.manifest import Utterance, write_manifest
 
 SAMPLE_RATE = 16000
 LETTER_SECONDS, GAP_SECONDS = 0.12, 0.04

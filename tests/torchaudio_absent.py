@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from asr.kernels import native
+from asr.base.kernels import native
 
 
 def forbid_torchaudio(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -12,4 +12,4 @@ def forbid_torchaudio(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [name for name in sys.modules if name.partition(".")[0] == "torchaudio"]:
         monkeypatch.setitem(sys.modules, name, None)
     uncached = native.torchaudio_functions.__wrapped__
-    monkeypatch.setattr("asr.recognition.alignment.torchaudio_functions", uncached)
+    monkeypatch.setattr("asr.core.recognition.alignment.torchaudio_functions", uncached)

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from asr.build import component
+from asr.core.build import component
 from tests.conftest import CONF, block_dims
 from tests.fusion import NUMBERS, Fusion, Trigrams
 from tests.identity import decoded

@@ -1,4 +1,4 @@
-"""Write the letters of the languages of CLDR to asr/text: python -m tools.alphabets cldr-misc-full-48.2.0.tgz.
+"""Write the letters of the languages of CLDR to asr/base/text: python -m tools.alphabets cldr-misc-full-48.2.0.tgz.
 
 The argument is the package of CLDR's data, which `npm pack cldr-misc-full` downloads.
 """
@@ -12,7 +12,7 @@ import unicodedata
 from collections.abc import Iterator
 from pathlib import Path
 
-FOLDER = Path(__file__).resolve().parents[1] / "asr" / "text"
+FOLDER = Path(__file__).resolve().parents[1] / "asr" / "base" / "text"
 FILE = re.compile(r"package/main/([\w-]+)/characters\.json")
 ROOT_LOCALE = "und"  # the locale of no language
 ITEM = re.compile(r"\{(.*?)\}|(.)")  # of a set: a sequence of characters in braces, or a character

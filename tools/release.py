@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from asr import __version__
-from asr.cli.command import run_command
+from asr.core.cli.command import run_command
 from asr.errors import InputError, one_line
 from tools.coverage_map import ROOT
 

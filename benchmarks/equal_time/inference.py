@@ -7,9 +7,9 @@ from pathlib import Path
 import torch
 import yaml
 
-from asr.checkpoint.load import load_recognizer
-from asr.data.manifest import Utterance, read_manifest
-from asr.run.names import CONFIG
+from asr.core.checkpoint.load import load_recognizer
+from asr.core.data.manifest import Utterance, read_manifest
+from asr.core.run.names import CONFIG
 
 TURNS = 3
 MAX_UTTERANCES = 100

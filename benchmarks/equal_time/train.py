@@ -23,10 +23,10 @@ from typing import Any
 
 import yaml
 
-from asr.cli.table import lay_out
+from asr.base.system.files import write_whole_text
+from asr.base.text.numbers import interval, rate
+from asr.core.cli.table import lay_out
 from asr.errors import InputError
-from asr.system.files import write_whole_text
-from asr.text.numbers import interval, rate
 from benchmarks.equal_time.inference import rates
 from benchmarks.equal_time.trial import Cost, costs
 from benchmarks.training_speech import composed

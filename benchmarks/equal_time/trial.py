@@ -11,10 +11,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from asr import build
-from asr.data.batch import collate
-from asr.data.dataset import SpeechDataset
-from asr.run.settings import RunSettings
+from asr.core import build
+from asr.core.data.batch import collate
+from asr.core.data.dataset import SpeechDataset
+from asr.core.run.settings import RunSettings
 from benchmarks.training_speech import training_speech
 
 EPOCH = 1  # epoch 0 may be sorted by length, so that its first batches have the shortest utterances

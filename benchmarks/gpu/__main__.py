@@ -16,9 +16,9 @@ from pathlib import Path
 
 import torch
 
-from asr.cli.command import complain, run_command
+from asr.base.system.files import write_whole_text
+from asr.core.cli.command import complain, run_command
 from asr.errors import InputError
-from asr.system.files import write_whole_text
 from benchmarks.gpu import launches
 from benchmarks.gpu.processes import DONE, run
 from benchmarks.gpu.report import OUTCOME, write_report

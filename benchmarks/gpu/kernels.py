@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from asr.build import component
-from asr.cli.command import run_command
-from asr.settings.conf import CONF
+from asr.base.settings.conf import CONF
+from asr.core.build import component
+from asr.core.cli.command import run_command
 from benchmarks import results
 from benchmarks.machine import about, measure, synchronizer
 from benchmarks.nets import ATTENTIONS, NUM_MEL_BINS, encoder_config, make_batch

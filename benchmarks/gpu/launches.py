@@ -26,19 +26,19 @@ from torch.nn import functional as F
 from torch.optim.swa_utils import AveragedModel
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from asr.build import build_adapter, build_features, build_model, build_optimizer, build_tokenizer
-from asr.cli.command import run_command
-from asr.data.batch import Batch
-from asr.diagnosis.training_memory import set_modes, step_bytes
+from asr.apps.doctor.training_memory import set_modes, step_bytes
+from asr.base.kernels import ctc_loss, lattice
+from asr.base.settings.conf import default_settings
+from asr.core.build import build_adapter, build_features, build_model, build_optimizer, build_tokenizer
+from asr.core.cli.command import run_command
+from asr.core.data.batch import Batch
+from asr.core.objective.parts import Losses
+from asr.core.recognition.model import Model
+from asr.core.training.gradient_checkpointing import recompute_blocks
+from asr.core.training.gradients import divide_and_clip
+from asr.core.training.lightning_internals import moving_average
+from asr.core.training.step_sums import StepBatches, StepRecord, StepSums, wait_for
 from asr.errors import InputError
-from asr.kernels import ctc_loss, lattice
-from asr.objective.parts import Losses
-from asr.recognition.model import Model
-from asr.settings.conf import default_settings
-from asr.training.gradient_checkpointing import recompute_blocks
-from asr.training.gradients import divide_and_clip
-from asr.training.lightning_internals import moving_average
-from asr.training.step_sums import StepBatches, StepRecord, StepSums, wait_for
 from benchmarks import null_gpu, results
 from benchmarks.features import composed
 from benchmarks.gpu.counts import Counts, count, is_null
@@ -224,7 +224,7 @@ def batch_of(model: Model, size: Size) -> Batch:
 
 
 class Step:
-    """An optimizer step as `asr.training.task` takes it."""
+    """An optimizer step as `asr.core.training.task` takes it."""
 
     def __init__(self, model: Model, config: Mapping[str, Any], batch: Batch, ways: Sequence[str]) -> None:
         self.model, self.batch, self.ways = model, batch, ways

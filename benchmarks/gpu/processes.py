@@ -9,7 +9,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-from asr.cli.command import complain
+from asr.core.cli.command import complain
 from asr.errors import InputError
 from benchmarks.gpu.steps import LOG, Step
 

@@ -12,11 +12,11 @@ from unittest.mock import patch
 import torch
 from torch import Tensor
 
-from asr.cli.command import run_command
-from asr.data.manifest import Utterance
-from asr.decode import greedy_paths, greedy_steps
-from asr.recognition.inference import INFERENCE
-from asr.recognition.recognizer import Recognizer
+from asr.components.decode import greedy_paths, greedy_steps
+from asr.core.cli.command import run_command
+from asr.core.data.manifest import Utterance
+from asr.core.recognition.inference import INFERENCE
+from asr.core.recognition.recognizer import Recognizer
 from benchmarks import results
 from benchmarks.gpu.counts import Questions
 from benchmarks.gpu.launches import listed

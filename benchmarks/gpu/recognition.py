@@ -13,13 +13,13 @@ from pathlib import Path
 
 import torch
 
-from asr.build import build_features, build_recognizer, build_tokenizer
-from asr.checkpoint.load import load_recognizer
-from asr.cli.command import run_command
-from asr.data.manifest import Utterance
+from asr.core.build import build_features, build_recognizer, build_tokenizer
+from asr.core.checkpoint.load import load_recognizer
+from asr.core.cli.command import run_command
+from asr.core.data.manifest import Utterance
+from asr.core.recognition.inference import INFERENCE
+from asr.core.recognition.recognizer import Recognizer
 from asr.errors import InputError
-from asr.recognition.inference import INFERENCE
-from asr.recognition.recognizer import Recognizer
 from benchmarks import results
 from benchmarks.features import composed
 from benchmarks.loading import write_noise

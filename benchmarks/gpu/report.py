@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from asr.system.files import write_whole_text
+from asr.base.system.files import write_whole_text
 from benchmarks.gpu.goals import NOT_RUN, judged
 from benchmarks.gpu.steps import LOG, Step
 

@@ -16,14 +16,14 @@ from typing import NamedTuple
 
 import torch
 
-from asr.cli.command import run_command
-from asr.data.corpus import read_corpus
-from asr.data.index_cache import IndexCache
-from asr.diagnosis.examination import Manifests
-from asr.diagnosis.forecast import forecast, fresh_model
+from asr.apps.doctor.examination import Manifests
+from asr.apps.doctor.forecast import forecast, fresh_model
+from asr.base.text.normalize import get_normalizer
+from asr.core.cli.command import run_command
+from asr.core.data.corpus import read_corpus
+from asr.core.data.index_cache import IndexCache
+from asr.core.run.settings import RunSettings, read_run_settings
 from asr.errors import InputError
-from asr.run.settings import RunSettings, read_run_settings
-from asr.text.normalize import get_normalizer
 from asr.train import train
 from benchmarks import results
 from benchmarks.features import composed

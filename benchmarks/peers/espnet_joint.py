@@ -9,7 +9,7 @@ from espnet2.asr.ctc import CTC
 from espnet2.asr.decoder.transformer_decoder import TransformerDecoder
 from torch import Tensor, nn
 
-from asr.head.ctc_attention import CTCAttention
+from asr.components.head.ctc_attention import CTCAttention
 from asr.interfaces import BOUNDARY_ID
 
 

@@ -8,8 +8,8 @@ from nemo.collections.asr.modules.rnnt import RNNTDecoder, RNNTJoint
 from nemo.collections.asr.parts.submodules.rnnt_greedy_decoding import GreedyBatchedRNNTInfer, GreedyBatchedTDTInfer
 from torch import Tensor
 
-from asr.head.joint_network import ACTIVATIONS
-from asr.head.transducer import Transducer
+from asr.components.head.joint_network import ACTIVATIONS
+from asr.components.head.transducer import Transducer
 
 
 def make(head: Transducer, max_symbols: int) -> Callable[[Tensor, Tensor], list[list[int]]]:

@@ -8,7 +8,7 @@ from torch import Tensor
 from transformers import ParakeetForTDT, ParakeetTDTConfig
 from transformers.models.parakeet.modeling_parakeet import ParakeetEncoderModelOutput
 
-from asr.head.transducer import Transducer
+from asr.components.head.transducer import Transducer
 
 ENCODER = {"num_hidden_layers": 1, "num_attention_heads": 4, "intermediate_size": 8, "subsampling_conv_channels": 4}
 

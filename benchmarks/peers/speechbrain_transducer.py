@@ -6,7 +6,7 @@ from speechbrain.decoders.transducer import TransducerBeamSearcher
 from speechbrain.nnet.transducer.transducer_joint import Transducer_joint
 from torch import Tensor, nn
 
-from asr.head.transducer import Transducer
+from asr.components.head.transducer import Transducer
 from asr.interfaces import BLANK_ID
 
 

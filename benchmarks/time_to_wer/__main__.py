@@ -20,12 +20,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from asr.cli.command import run_command
+from asr.apps.web.chart import Axis, Series, line_chart
+from asr.apps.web.page import page
+from asr.base.system.files import write_whole_text
+from asr.base.text.numbers import interval, percent, rate
+from asr.core.cli.command import run_command
 from asr.errors import InputError
-from asr.system.files import write_whole_text
-from asr.text.numbers import interval, percent, rate
-from asr.web.chart import Axis, Series, line_chart
-from asr.web.page import page
 from benchmarks import results
 from benchmarks.machine import about
 from benchmarks.results import Results

@@ -7,13 +7,13 @@ from unittest.mock import patch
 
 import lightning.pytorch as pl
 
-from asr.checkpoint.load import load_recognizer
-from asr.data.dataset import load_utterance
-from asr.data.manifest import Utterance
-from asr.recognition.recognizer import Recognizer
-from asr.run.settings import RunSettings
+from asr.core.checkpoint.load import load_recognizer
+from asr.core.data.dataset import load_utterance
+from asr.core.data.manifest import Utterance
+from asr.core.recognition.recognizer import Recognizer
+from asr.core.run.settings import RunSettings
+from asr.core.training import callbacks
 from asr.train import train
-from asr.training import callbacks
 from benchmarks.time_to_wer.lightning_watch import Watched
 from benchmarks.time_to_wer.watch import Transcribe, Watch
 

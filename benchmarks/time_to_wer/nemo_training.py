@@ -11,7 +11,7 @@ from omegaconf import OmegaConf
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from asr.data.waveforms import WaveformBatch
+from asr.core.data.waveforms import WaveformBatch
 from benchmarks.time_to_wer.lightning_watch import Watched
 from benchmarks.time_to_wer.peer import Job, num_parameters, transcriber
 from benchmarks.time_to_wer.watch import Transcribe, Watch

@@ -16,7 +16,7 @@ from transformers import (
     set_seed,
 )
 
-from asr.data.waveforms import WaveformBatch
+from asr.core.data.waveforms import WaveformBatch
 from benchmarks.time_to_wer.peer import Job, num_parameters, transcriber
 from benchmarks.time_to_wer.watch import Transcribe, Watch
 

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
-from asr.data.dataset import Augmentation, Item, SpeechDataset, load_utterance
-from asr.data.manifest import Utterance
-from asr.data.waveforms import WaveformBatch, WaveformFeatures, collate_waveforms
-from asr.run.settings import RunSettings
+from asr.core.data.dataset import Augmentation, Item, SpeechDataset, load_utterance
+from asr.core.data.manifest import Utterance
+from asr.core.data.waveforms import WaveformBatch, WaveformFeatures, collate_waveforms
+from asr.core.run.settings import RunSettings
 from benchmarks.nets import Shape, shape_of
 from benchmarks.time_to_wer.watch import Transcribe
 from benchmarks.training_speech import TrainingSpeech

@@ -6,10 +6,10 @@ import asr
 from docs.pages.documents import ROOT
 from docs.pages.markdown import spans
 
-RECOGNIZER = "asr.recognition.recognizer.Recognizer"
+RECOGNIZER = "asr.core.recognition.recognizer.Recognizer"
 FOLDER = "reference/python"
 EXTEND = ROOT / "docs" / "guide" / "extend.md"  # this document names the modules to read first
-CONTRACT = ("asr.interfaces", "asr.lengths", "asr.settings.rule")
+CONTRACT = ("asr.interfaces", "asr.lengths", "asr.base.settings.rule")
 
 
 def python_pages() -> dict[str, str]:

@@ -12,13 +12,13 @@ from typing import Any
 
 import yaml
 
-from asr import build
-from asr.objective.language_model import LanguageModelSettings
-from asr.run.settings import RunSettings
-from asr.settings.conf import CONF, default_settings, names
-from asr.settings.read import Entry, Kind, entries
-from asr.settings.rule import MAX_NUMBER, one_of
-from asr.text.normalize import NORMALIZERS
+from asr.base.settings.conf import CONF, default_settings, names
+from asr.base.settings.read import Entry, Kind, entries
+from asr.base.settings.rule import MAX_NUMBER, one_of
+from asr.base.text.normalize import NORMALIZERS
+from asr.core import build
+from asr.core.objective.language_model import LanguageModelSettings
+from asr.core.run.settings import RunSettings
 from docs.pages.markdown import table
 
 FOLDER = "reference/settings"

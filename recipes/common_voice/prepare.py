@@ -14,10 +14,10 @@ import hashlib
 import sys
 from pathlib import Path
 
+from asr.apps.finetune.collect import collect
+from asr.apps.finetune.entry import SourceOptions
+from asr.base.text.printable import printable
 from asr.errors import InputError
-from asr.sources.collect import collect
-from asr.sources.entry import SourceOptions
-from asr.text.printable import printable
 from recipes.command import AddOption, complain, run_recipe
 from recipes.convert.manifests import write_converted
 from recipes.librispeech.download import say, transfer_progress

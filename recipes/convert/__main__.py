@@ -25,11 +25,11 @@ import argparse
 import sys
 from pathlib import Path
 
-from asr.sources.collect import collect
-from asr.sources.formats import FORMATS
-from asr.sources.options import add_source_options, source_options
-from asr.system.files import check_output
-from asr.text.printable import printable
+from asr.apps.finetune.collect import collect
+from asr.apps.finetune.formats import FORMATS
+from asr.apps.finetune.options import add_source_options, source_options
+from asr.base.system.files import check_output
+from asr.base.text.printable import printable
 from recipes.command import AddOption, complain, run_recipe
 from recipes.convert.manifests import write_converted
 from recipes.output import claim

@@ -17,8 +17,8 @@ from typing import Any
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
+from asr.base.system.files import real
 from asr.errors import InputError, reason_of, shown
-from asr.system.files import real
 from recipes.command import AddOption, run_recipe
 
 READ, WRITTEN = (9, 10), 11

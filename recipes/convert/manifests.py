@@ -3,9 +3,9 @@
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from asr.data.manifest import Utterance, write_manifest
-from asr.text.numbers import counted
-from asr.text.printable import printable
+from asr.base.text.numbers import counted
+from asr.base.text.printable import printable
+from asr.core.data.manifest import Utterance, write_manifest
 
 
 def write_converted(manifests: Mapping[Path, Sequence[Utterance]]) -> None:

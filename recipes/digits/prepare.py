@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from asr.data.manifest import Utterance, write_manifest
+from asr.core.data.manifest import Utterance, write_manifest
 from asr.errors import InputError
 from recipes.command import READABLE, AddOption, run_recipe
 from recipes.digits.download import URL, download

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from asr.data.manifest import Utterance, read_manifest, write_manifest
+from asr.core.data.manifest import Utterance, read_manifest, write_manifest
 from asr.errors import InputError
 from recipes.command import ROOM, AddOption, run_recipe
 from recipes.output import claim

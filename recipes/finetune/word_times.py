@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from asr.data.manifest import named_lines, parse_object
+from asr.core.data.manifest import named_lines, parse_object
 from asr.errors import InputError
 from recipes.command import AddOption, run_recipe
 

@@ -16,10 +16,10 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from asr.data.manifest import HOTWORDS, Utterance, read_manifest, write_manifest
+from asr.base.system.files import write_whole_text
+from asr.base.text.normalize import get_normalizer
+from asr.core.data.manifest import HOTWORDS, Utterance, read_manifest, write_manifest
 from asr.errors import InputError
-from asr.system.files import write_whole_text
-from asr.text.normalize import get_normalizer
 from recipes.command import ROOM, AddOption, run_recipe
 from recipes.output import claim
 

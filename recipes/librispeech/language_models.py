@@ -3,7 +3,7 @@
     python -m recipes.librispeech.language_models --output-dir data/librispeech/lm --models 3-gram.pruned.1e-7 4-gram
 
 Each model becomes `<output-dir>/<model>.arpa`. The published files are in capitals, but training texts are normalised
-by `asr.text.normalize.basic`, which writes lower case. `<UNK>` becomes `<unk>`; numbers do not change.
+by `asr.base.text.normalize.basic`, which writes lower case. `<UNK>` becomes `<unk>`; numbers do not change.
 """
 
 import argparse
@@ -16,8 +16,8 @@ from pathlib import Path
 
 from rich.progress import Progress
 
+from asr.base.system.files import UNFINISHED, write_whole
 from asr.errors import InputError
-from asr.system.files import UNFINISHED, write_whole
 from recipes.command import GO_ON, ROOM, AddOption, run_recipe
 from recipes.librispeech.download import (
     MIRRORS,
@@ -62,7 +62,7 @@ def main(arguments: list[str] | None = None) -> int:
 def _run(options: argparse.Namespace) -> None:
     keep = options.keep_archives
     for path in fetch_language_models(options.models, options.output_dir, options.mirror, keep_archives=keep):
-        print(f"{path} is ready; its words are in lower case, like the output of asr.text.normalize.basic.")
+        print(f"{path} is ready; its words are in lower case, like the output of asr.base.text.normalize.basic.")
 
 
 def fetch_language_models(models: list[str], output_dir: Path, mirror: str, *, keep_archives: bool) -> list[Path]:

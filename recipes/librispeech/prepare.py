@@ -22,7 +22,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from asr.data.manifest import Utterance, write_manifest
+from asr.core.data.manifest import Utterance, write_manifest
 from asr.errors import InputError
 from recipes.command import GO_ON, READABLE, AddOption, complain, run_recipe
 from recipes.librispeech.corpus import HOURS_TOLERANCE, SUBSETS, check_subset_names, find_subsets

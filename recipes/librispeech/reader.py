@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import soundfile
 
-from asr.data.manifest import Utterance
+from asr.core.data.manifest import Utterance
 from asr.errors import InputError
 
 NUM_THREADS = 8  # reading headers is limited by the disk or the network

@@ -22,8 +22,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from asr.base.text.numbers import duration, interval, rate
 from asr.errors import InputError
-from asr.text.numbers import duration, interval, rate
 from recipes.command import GO_ON, AddOption, run_recipe
 from recipes.librispeech.download import MIRRORS
 

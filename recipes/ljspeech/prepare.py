@@ -11,11 +11,11 @@ import argparse
 import sys
 from pathlib import Path
 
-from asr.data.manifest import Utterance
+from asr.apps.finetune.collect import collect
+from asr.apps.finetune.entry import SourceOptions
+from asr.base.text.printable import printable
+from asr.core.data.manifest import Utterance
 from asr.errors import InputError
-from asr.sources.collect import collect
-from asr.sources.entry import SourceOptions
-from asr.text.printable import printable
 from recipes.command import AddOption, complain, run_recipe
 from recipes.convert.manifests import write_converted
 from recipes.librispeech.download import (

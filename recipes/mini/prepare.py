@@ -23,11 +23,11 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from asr.data.manifest import Utterance, write_manifest
+from asr.base.system.files import UNFINISHED
+from asr.base.system.lock import alone_in
+from asr.base.system.processes import die_with_parent
+from asr.core.data.manifest import Utterance, write_manifest
 from asr.errors import InputError
-from asr.system.files import UNFINISHED
-from asr.system.lock import alone_in
-from asr.system.processes import die_with_parent
 from recipes.command import ROOM, AddOption, run_recipe
 from recipes.mini.english import ENGLISH
 from recipes.mini.espeak import Espeak, require_espeak

@@ -21,8 +21,8 @@ from pathlib import Path
 import numpy as np
 import soundfile
 
-from asr.audio.load import load_waveform
-from asr.data.manifest import Utterance, read_manifest, write_manifest
+from asr.base.audio.load import load_waveform
+from asr.core.data.manifest import Utterance, read_manifest, write_manifest
 from asr.errors import InputError
 from recipes.command import ROOM, AddOption, run_recipe
 from recipes.output import claim

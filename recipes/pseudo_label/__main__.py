@@ -19,9 +19,9 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from asr.base.system.files import write_whole_text
+from asr.core.recognition.confidence import UNCALIBRATED
 from asr.errors import InputError
-from asr.recognition.confidence import UNCALIBRATED
-from asr.system.files import write_whole_text
 from recipes.command import ROOM, AddOption, run_recipe
 from recipes.output import claim
 from recipes.pseudo_label.filters import Limits, reasons, sort_out

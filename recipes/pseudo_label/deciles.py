@@ -15,15 +15,15 @@ from typing import NamedTuple
 
 import numpy as np
 
+from asr.apps.web.chart import Axis, Series, line_chart
+from asr.apps.web.page import escape, page, visible
+from asr.base.system.files import write_whole_text
+from asr.base.text.numbers import percent
+from asr.core.evaluation.bootstrap import intervals
+from asr.core.evaluation.utterances import read_scored
+from asr.core.evaluation.word_errors import total
+from asr.core.recognition.confidence import UNCALIBRATED
 from asr.errors import InputError
-from asr.evaluation.bootstrap import intervals
-from asr.evaluation.utterances import read_scored
-from asr.evaluation.word_errors import total
-from asr.recognition.confidence import UNCALIBRATED
-from asr.system.files import write_whole_text
-from asr.text.numbers import percent
-from asr.web.chart import Axis, Series, line_chart
-from asr.web.page import escape, page, visible
 from recipes.command import AddOption, run_recipe
 from recipes.pseudo_label.texts import fitted_calibration, read_texts
 

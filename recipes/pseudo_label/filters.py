@@ -4,8 +4,8 @@ import unicodedata
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from asr.bulk.statistics import repetition
-from asr.evaluation.word_errors import count_errors
+from asr.apps.bulk.statistics import repetition
+from asr.core.evaluation.word_errors import count_errors
 from recipes.pseudo_label.texts import AutomaticText
 
 MAX_PHRASE_WORDS = 4  # maximum length of the phrases whose repetitions are counted

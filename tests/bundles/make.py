@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from asr import load_recognizer
-from asr.data.manifest import Utterance
-from asr.run.initialization import with_parts
+from asr.core.data.manifest import Utterance
+from asr.core.run.initialization import with_parts
 from asr.train import train
 from tests.conftest import TINY, settings_with, tone_corpus
 from tests.tones import sentences, write_corpus

@@ -1,0 +1,117 @@
+"""Agreement of a component's YAML file with its class, for the files of asr and of plugins."""
+
+import ast
+import inspect
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from asr.base.settings.conf import default_settings, names
+from asr.base.settings.plugins import OURS, Home
+from asr.core.build import component, rules
+from asr.errors import InputError
+
+# Groups of components whose config chooses one of them, and groups whose config is a list of any number.
+ONE = (
+    "tokenizer",
+    "features",
+    "encoder",
+    "prompt",
+    "head",
+    "decode",
+    "adapter",
+    "optimizer",
+    "schedule",
+    "objective",
+    "token_model",
+)
+SEVERAL = ("augment", "metric", "callback")
+GROUPS = (*ONE, *SEVERAL)
+
+
+class Component(NamedTuple):
+    """A YAML file of a component, conf/<group>/<name>.yaml."""
+
+    group: str
+    name: str
+
+    @property
+    def is_part(self) -> bool:
+        """Whether it is a part of other components, such as a norm of encoders."""
+        return "/" in self.group
+
+    def __str__(self) -> str:
+        return f"{self.group}/{self.name}"
+
+
+def components(home: Home) -> list[Component]:
+    """List the YAML files of components of a package."""
+    paths = [path.relative_to(home.conf) for group in GROUPS for path in (home.conf / group).rglob("*.yaml")]
+    return [Component(path.parent.as_posix(), path.stem) for path in sorted(paths)]
+
+
+def in_no_group(home: Home) -> list[Path]:
+    """List the YAML files of a package in a folder that is no group, for example because its name is misspelt."""
+    paths = [path.relative_to(home.conf) for path in sorted(home.conf.rglob("*.yaml"))]
+    return [path for path in paths if path.parts[0] not in GROUPS and not (OURS.conf / path.parts[0]).is_dir()]
+
+
+def settings_of(file: Component) -> dict[str, Any]:
+    """Read the settings of a component; a value that the part of an encoder leaves to the encoder is one encoder's."""
+    settings = default_settings(*file)
+    if file.is_part:
+        whole, _, part = file.group.partition("/")
+        of_wholes = [default_settings(whole, name).get(part, {}) for name in names(whole)]
+        for key in [key for key, value in settings.items() if value == "???"]:
+            settings[key] = next(values[key] for values in of_wholes if values.get(key, "???") != "???")
+    return {"name": file.name, **settings} if file.group in SEVERAL else settings
+
+
+def check_settings(file: Component, home: Home) -> None:
+    """Check that the keys of a YAML file are the keyword-only parameters of its class, each with a rule.
+
+    Raises:
+        InputError: they are not, or the class does not exist.
+    """
+    settings = settings_of(file)
+    cls = component(file.group, settings).func  # refuses missing classes, keys and values
+    parameters = inspect.signature(cls).parameters.values()
+    keys = {parameter.name for parameter in parameters if parameter.kind is parameter.KEYWORD_ONLY}
+    documented = set(re.findall(r"^ +(\w+): ", inspect.getdoc(cls) or "", re.MULTILINE))
+    parts = {key for key, value in settings.items() if isinstance(value, Mapping)}
+    _refuse(
+        file, "have a value in the YAML file and no default", {p.name for p in parameters if p.default is not p.empty}
+    )
+    _refuse(file, "be described under Args in the docstring of the class", keys - documented)
+    _refuse(file, "be annotated with a rule of asr.base.settings.rule", keys - parts - rules(cls).keys())
+    if file.group in SEVERAL:
+        head = f"# @package {file.group}.{file.name}"
+        if not (home.conf / f"{file}.yaml").read_text(encoding="utf-8").startswith(f"{head}\n"):
+            raise InputError(f"conf/{file}.yaml must begin with the line {head}.")
+
+
+def _refuse(file: Component, must: str, names: set[str]) -> None:
+    if names:
+        raise InputError(f"each parameter of {file} must {must}; wrong: {', '.join(sorted(names))}.")
+
+
+def without_files(home: Home) -> Iterator[Component]:
+    """Yield the components of a package without a YAML file: Python files that define a class with the file's name."""
+    named = {(file.group, _class_file(file)) for file in components(home)}
+    for group in GROUPS:
+        for path in sorted((home.folder / group).rglob("*.py")):
+            classes = {
+                node.name.lower() for node in ast.parse(path.read_bytes()).body if isinstance(node, ast.ClassDef)
+            }
+            place = Component(path.parent.relative_to(home.folder).as_posix(), path.stem)
+            if path.stem.replace("_", "") in classes and place not in named and names(place.group):
+                yield place
+
+
+def _class_file(file: Component) -> object:
+    """Return the name of the Python file of a component; if its YAML file is faulty, that of the YAML file."""
+    try:
+        return settings_of(file).get("name")
+    except InputError:
+        return file.name

@@ -1,0 +1,89 @@
+"""The folder of a model saved by Hugging Face's transformers."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from asr.apps.convert.folder import read_folder
+from asr.apps.convert.section import Section, mapping
+from asr.base.system.learnt import parse_json
+from asr.core.checkpoint.bundle import CARD, replace_folder
+from asr.core.hub.huggingface_files import (
+    CONFIG,
+    GENERATION,
+    NEEDED,
+    PREPROCESSOR,
+    PROCESSOR,
+    READ,
+    TOKENIZER,
+    TOKENIZER_CONFIG,
+    VOCAB,
+    WEIGHTS,
+)
+from asr.errors import InputError
+
+WRITTEN = (CONFIG, GENERATION, PREPROCESSOR, PROCESSOR, TOKENIZER, TOKENIZER_CONFIG, VOCAB, WEIGHTS, CARD)
+
+
+def is_huggingface(path: Path) -> bool:
+    """Whether a path is a folder saved by transformers, and not a folder with the files of a `.nemo` archive."""
+    return path.is_dir() and (path / CONFIG).exists()
+
+
+class Folder(NamedTuple):
+    """Files of a folder, and its configs.
+
+    Args:
+        files: contents of the files, by name.
+        config: config of the model.
+        preprocessor: config of the feature extractor.
+        processor: config of the processor; empty if there is none.
+    """
+
+    files: dict[str, bytes]
+    config: Section
+    preprocessor: Section
+    processor: Section
+
+
+def read_model_folder(folder: Path) -> Folder:
+    """Read the files that a recogniser needs from a folder.
+
+    The config of the feature extractor may be in that of the processor.
+
+    Raises:
+        InputError: a file that every model needs is missing, or a config is damaged.
+    """
+    files = read_folder(folder, lambda name: name in READ, (WEIGHTS,))
+    for name in NEEDED:
+        if name not in files:
+            raise InputError(f"{name} must exist; it is missing.")
+    config = mapping(parse_json(files[CONFIG], CONFIG), CONFIG)
+    processor = mapping(parse_json(files[PROCESSOR], PROCESSOR), PROCESSOR) if PROCESSOR in files else {}
+    if PREPROCESSOR in files:
+        return Folder(files, config, mapping(parse_json(files[PREPROCESSOR], PREPROCESSOR), PREPROCESSOR), processor)
+    if PROCESSOR not in files:
+        raise InputError(f"{PREPROCESSOR}, or {PROCESSOR}, must exist; both are missing.")
+    extractor = mapping(processor.get("feature_extractor"), f"{PROCESSOR}: feature_extractor")
+    return Folder(files, config, extractor, processor)
+
+
+def to_json(value: Any) -> bytes:
+    """Return the content of a file in JSON."""
+    return (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode()
+
+
+def replace_huggingface(folder: Path, files: Mapping[str, bytes]) -> None:
+    """Write a folder for transformers; an older folder is replaced as a whole, as in `replace_bundle`.
+
+    Raises:
+        InputError: as for `replace_bundle`.
+    """
+
+    def write(unfinished: Path) -> None:
+        unfinished.mkdir(parents=True)
+        for name, content in files.items():
+            (unfinished / name).write_bytes(content)
+
+    replace_folder(folder, WRITTEN, NEEDED, write)

@@ -1,0 +1,87 @@
+"""Tensors by name, from an untrusted file in the format of safetensors or `torch.save`."""
+
+import io
+import zipfile
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load
+from torch import Tensor
+
+from asr.base.system.learnt import MAX_BYTES
+from asr.core.checkpoint.bundle import why_not_loaded
+from asr.errors import InputError, reason_of, shown
+
+COUNTER = ".num_batches_tracked"  # counter of a batch norm; needed only if the norm's momentum is null
+ZIP = b"PK"
+
+
+def load_tensors(content: bytes, name: str) -> dict[str, Tensor]:
+    """Read tensors by name from an untrusted file, without running code; the size of the file bounds the memory.
+
+    Args:
+        content: content of the file, which has the format of safetensors or of `torch.save`.
+        name: name of the file, for errors.
+
+    Raises:
+        InputError: the file has content that is not a tensor.
+    """
+    if not content.startswith(ZIP):
+        return _load_safetensors(content, name)
+    _check_zip(content, name)
+    try:
+        state = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
+    except Exception as error:  # torch raises errors of almost any class for a damaged file
+        raise InputError(
+            f"{name} must hold only tensors, and nothing that could run code; {why_not_loaded(error)}."
+        ) from None
+    tensors = dict(_tensors(state, name))
+    size = sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
+    if size > 2 * len(content):  # a small file can have large tensors if they share their elements
+        raise InputError(
+            f"{name} must contain the numbers of all its tensors; "
+            f"the tensors take {size:,} bytes, more than twice the size of the file."
+        )
+    return tensors
+
+
+def _load_safetensors(content: bytes, name: str) -> dict[str, Tensor]:
+    try:
+        return dict(_tensors(load(content), name))
+    except (SafetensorError, ValueError, TypeError, KeyError, RuntimeError) as error:
+        if isinstance(error, InputError):
+            raise
+        must = f"{name} must be a file written by torch.save (torch 1.6 or later) or by safetensors"
+        raise InputError(f"{must}; it is damaged or another kind of file: {reason_of(error)}.") from None
+
+
+def _check_zip(content: bytes, name: str) -> None:
+    """Check that a zip file is not compressed and unpacks to no more bytes than it has; torch unpacks it later."""
+    try:
+        with zipfile.ZipFile(io.BytesIO(content)) as archive:
+            records = archive.infolist()
+    except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError, EOFError) as error:
+        raise InputError(f"{name} must be a file written by torch.save; it is damaged: {reason_of(error)}.") from None
+    is_packed = any(record.compress_type != zipfile.ZIP_STORED for record in records)
+    if is_packed or sum(record.file_size for record in records) > len(content):
+        raise InputError(f"{name} must be a file written by torch.save, not compressed; this file is compressed.")
+    if any(record.filename.endswith("data.pkl") and record.file_size > MAX_BYTES for record in records):
+        raise InputError(
+            f"{name} must hold tensors by name, and at most {MAX_BYTES:,} bytes of other data; it holds more."
+        )
+
+
+def _tensors(state: Any, name: str) -> Iterator[tuple[str, Tensor]]:
+    if not isinstance(state, Mapping) or not state:
+        raise InputError(f"{name} must hold tensors by name; got {shown(type(state).__name__)}.")
+    for key, tensor in state.items():
+        is_plain = isinstance(tensor, Tensor) and tensor.layout == torch.strided and not tensor.is_quantized
+        if is_plain and tensor.device.type != "cpu":  # for example the device meta, whose tensors have no values
+            raise InputError(f"{name} must hold the numbers of its tensors; {shown(key)} has none.")
+        if not isinstance(key, str) or not is_plain or not (tensor.is_floating_point() or key.endswith(COUNTER)):
+            raise InputError(
+                f"{name} must hold tensors of floating-point numbers by name; {shown(key)} is not such a tensor."
+            )
+        yield key, tensor.detach()

@@ -1,0 +1,195 @@
+"""Example programs for an exported model's README.md, in Python without torch."""
+
+from typing import cast
+
+from asr.apps.export.stream_step import chunk_frames
+from asr.apps.export.transducer_programs import head_of
+from asr.core.recognition.model import Model
+from asr.interfaces import StreamingEncoder
+
+_BEGIN = """import sys
+
+import numpy as np
+import onnxruntime
+import soundfile
+
+waveform, sample_rate = soundfile.read(sys.argv[1], dtype="float32", always_2d=True)
+assert sample_rate == {sample_rate}, "the model needs {sample_rate} Hz: resample the recording first"
+waveform = waveform.mean(axis=1)
+"""
+
+_END = """pieces = [line.rsplit(" ", 1)[0] for line in open("tokens.txt", encoding="utf-8")]
+print(" ".join("".join(pieces[token] for token in tokens).replace("\\u2581", " ").split()))
+"""
+
+CTC = """{begin}
+model = onnxruntime.InferenceSession("model-waveform.onnx")
+inputs = {{"waveforms": waveform[None], "sample_counts": np.array([len(waveform)], dtype=np.int64)}}
+log_probs, lengths = model.run(None, inputs)
+
+best = log_probs[0, : lengths[0]].argmax(axis=1).tolist()  # the best token of each frame; 0 is the blank
+tokens = [token for token, before in zip(best, [0, *best]) if token not in (before, 0)]
+{end}"""
+
+_TRANSDUCER = """{begin}
+encoder, predictor, joiner = (
+    onnxruntime.InferenceSession(f"{{name}}.onnx") for name in ("encoder-waveform", "predictor", "joiner")
+)
+inputs = {{"waveforms": waveform[None], "sample_counts": np.array([len(waveform)], dtype=np.int64)}}
+frames, *_, lengths = encoder.run(None, inputs)
+
+
+def read(token, state):  # returns the joiner's input from the tokens so far, and the next state
+    return predictor.run(None, {{"tokens": np.array([token], dtype=np.int64), "state": state}})
+
+
+tokens = []
+out, state = read(0, np.zeros({state_shape}, dtype=np.{state_dtype}))  # the first token is predicted from token 0
+{loop}{end}"""
+
+RNNT_LOOP = """for frame in frames[0, : lengths[0]]:
+    for _ in range({max_symbols}):  # maximum number of tokens in a frame
+        [log_probs] = joiner.run(None, {{"encoder_out": frame[None], "predictor_out": out}})
+        token = int(log_probs[0].argmax())
+        if token == 0:  # the blank: continue with the next frame
+            break
+        tokens.append(token)
+        out, state = read(token, state)
+"""
+
+TDT_LOOP = """frame, symbols = 0, 0  # symbols: tokens emitted in this frame
+while frame < lengths[0]:
+    [log_probs] = joiner.run(None, {{"encoder_out": frames[0, frame][None], "predictor_out": out}})
+    token = int(log_probs[0, :{vocab_size}].argmax())
+    duration = {durations}[int(log_probs[0, {vocab_size}:].argmax())]
+    if symbols == {max_symbols}:  # maximum number of tokens in a frame
+        token, duration = 0, 1
+    if token == 0:  # the blank
+        duration = max(duration, 1)
+    else:
+        tokens.append(token)
+        out, state = read(token, state)
+    symbols = symbols + 1 if duration == 0 else 0
+    frame += duration
+"""
+
+STREAM = """import sys
+
+import numpy as np
+import onnxruntime
+import soundfile
+
+HOP = {hop}  # samples from one frame to the next
+AHEAD, BEFORE = {samples_ahead}, {frames_before}  # samples that a frame spans; earlier frames that a frame depends on
+CHUNK = {chunk}  # frames of features recognised at once: {chunk_seconds:g} s
+RIGHT = {right}  # frames of right context after a chunk; they are also the first frames of the next chunk
+
+features, step = (onnxruntime.InferenceSession(f"{{name}}.onnx") for name in ("features", "step"))
+state = {{}}
+for value in step.get_inputs()[2:]:
+    dtype = np.int64 if value.type == "tensor(int64)" else np.float32
+    state[value.name] = np.zeros([1, *value.shape[1:]], dtype=dtype)
+pieces = [line.rsplit(" ", 1)[0].replace("\\u2581", " ") for line in open("tokens.txt", encoding="utf-8")]
+samples = np.zeros(0, dtype=np.float32)  # samples on which later frames depend
+given = 0  # number of frames of these samples that are already in `waiting` or recognised
+# Frames of an incomplete chunk; the first chunk of a stream begins with {unread} frames that the model does not read.
+waiting = np.zeros(({unread}, {features_dim}), dtype=np.float32)
+last = 0  # token of the previous frame
+
+
+def recognize(piece, is_end):
+    global samples, given, waiting, state, last
+    samples = np.concatenate([samples, piece])
+    inputs = {{"waveforms": samples[None], "sample_counts": np.array([len(samples)], dtype=np.int64)}}
+    frames, [count] = features.run(None, inputs)
+    if not is_end:
+        count = min(count, max(0, (len(samples) - AHEAD) // HOP + 1))
+    if count > given:
+        waiting = np.concatenate([waiting, frames[0, given:count]])
+        dropped = max(0, count - BEFORE) // 2 * 2  # even: some features round up to pairs of frames
+        samples, given = samples[dropped * HOP :], count - dropped
+    while len(waiting) >= (1 if is_end else CHUNK + RIGHT):
+        seen, waiting = waiting[: CHUNK + RIGHT], waiting[CHUNK:]
+        room = np.pad(seen, ((0, CHUNK + RIGHT - len(seen)), (0, 0)))  # adds zeros at the end of the stream
+        inputs = {{"features": room[None], "feature_lengths": np.array([len(seen)], dtype=np.int64)}}
+        log_probs, lengths, *next_state = step.run(None, inputs | state)
+        state = dict(zip(state, next_state))
+        for token in log_probs[0, : lengths[0]].argmax(axis=1).tolist():
+            if token not in (last, 0):
+                print(pieces[token], end="", flush=True)
+            last = token
+
+
+recording = soundfile.SoundFile(sys.argv[1])
+assert recording.samplerate == {sample_rate}, "the model needs {sample_rate} Hz: resample the recording first"
+for piece in recording.blocks(blocksize={block}, dtype="float32", always_2d=True):  # simulates a microphone
+    recognize(piece.mean(axis=1), False)
+recognize(np.zeros(0, dtype=np.float32), True)
+print()
+"""
+
+_SHERPA_CTC = 'sherpa_onnx.OfflineRecognizer.from_nemo_ctc(model="model-sherpa.onnx", tokens="tokens.txt")'
+_SHERPA_TRANSDUCER = """sherpa_onnx.OfflineRecognizer.from_transducer(
+    encoder="encoder-sherpa.onnx",
+    decoder="decoder-sherpa.onnx",
+    joiner="joiner-sherpa.onnx",
+    tokens="tokens-sherpa.txt",
+    model_type="nemo_transducer",
+)"""
+
+_SHERPA = """import sys
+
+import sherpa_onnx
+import soundfile
+
+waveform, sample_rate = soundfile.read(sys.argv[1], dtype="float32", always_2d=True)
+recognizer = {recognizer}
+stream = recognizer.create_stream()
+stream.accept_waveform(sample_rate, waveform.mean(axis=1))
+recognizer.decode_stream(stream)
+print(stream.result.text)
+"""
+
+
+def _ends(model: Model) -> dict[str, str]:
+    return {"begin": _BEGIN.format(sample_rate=model.features.sample_rate), "end": _END}
+
+
+def of_ctc(model: Model) -> str:
+    """Return the example program for a model whose output is log_probs."""
+    return CTC.format(**_ends(model))
+
+
+def of_transducer(model: Model, max_symbols: int | None) -> str:
+    """Return the example program for a transducer that emits at most `max_symbols` tokens in a frame."""
+    durations, state = head_of(model).durations, head_of(model).predictor.initial_state(1)
+    loop = TDT_LOOP if durations else RNNT_LOOP
+    return _TRANSDUCER.format(
+        **_ends(model),
+        state_shape=tuple(state.shape),
+        state_dtype=str(state.dtype).removeprefix("torch."),
+        loop=loop.format(max_symbols=max_symbols, durations=durations, vocab_size=model.tokenizer.vocab_size),
+    )
+
+
+def by_sherpa(is_transducer: bool) -> str:
+    """Return the example program that recognises with sherpa-onnx."""
+    return _SHERPA.format(recognizer=_SHERPA_TRANSDUCER if is_transducer else _SHERPA_CTC)
+
+
+def of_stream(model: Model) -> str:
+    """Return the example program that recognises a stream."""
+    features, encoder = model.features, cast(StreamingEncoder, model.encoder)
+    chunk = chunk_frames(encoder)
+    return STREAM.format(
+        hop=features.hop,
+        samples_ahead=features.samples_ahead,
+        frames_before=features.frames_before,
+        chunk=chunk * model.encoder.stride,
+        chunk_seconds=chunk * model.frame_seconds,
+        right=encoder.right_frames * model.encoder.stride,
+        unread=encoder.stride - encoder.first_frames,
+        features_dim=features.dim,
+        sample_rate=features.sample_rate,
+        block=features.sample_rate // 10,
+    )

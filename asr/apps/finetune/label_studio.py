@@ -1,0 +1,249 @@
+"""Label Studio's export with the format JSON: a list of tasks with their annotations.
+
+*Source*: https://labelstud.io/guide/task_format and https://labelstud.io/guide/export. These keys are read:
+
+    task        id, data (`audio`, or another name of AUDIO_COLUMNS), annotations, predictions (only counted)
+    annotation  completed_by (a number, or a mapping with id and email), was_cancelled, ground_truth, updated_at,
+                created_at, result
+    result      id (that of its region), type, from_name, value: text of `textarea` (a string, or a list that is joined
+                with spaces), start, end (seconds) and channel, which any result of a region may have
+
+A result of type `textarea` is a transcript: of a region if a result with its id has start and end, otherwise of the
+whole file. Other results, regions without a text, and all other keys are not read (`meta.text` neither).
+
+Cancelled annotations, annotations without a text, and predictions are dropped and counted. If an annotation is a ground
+truth, the others are not used. Annotations whose texts differ are a problem, unless `annotator` or `newest` decides.
+Label Studio writes channel 0 also for mono regions: only if a region has another one, texts belong to channels.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.parse import parse_qs, unquote, urlsplit
+
+import orjson
+
+from asr.apps.finetune.entry import SourceEntry, SourceOptions, SourceReport, audio_column, below, located
+from asr.apps.finetune.rows import first_line
+from asr.errors import InputError, reason_of, shown
+
+UPLOADED, LOCAL = "/data/upload/", "/data/local-files/"
+EXPORT = "Export from Label Studio with the format JSON"
+
+
+class StudioRegion(NamedTuple):
+    """A part of a recording in an annotation.
+
+    Args:
+        id: id of the region in its annotation; None: the whole recording.
+        text: transcript; "" if the annotator gave none.
+        start: start in seconds; None: the whole recording.
+        duration: duration in seconds; None: the whole recording.
+        channel: number of the channel of a region, from 0.
+    """
+
+    id: str | None
+    text: str
+    start: float | None
+    duration: float | None
+    channel: int
+
+
+class StudioAnnotation(NamedTuple):
+    """An annotation of a task, with a text.
+
+    Args:
+        annotator: names of the annotator: the id, and the e-mail address if there is one.
+        is_truth: whether the annotation is a ground truth.
+        time: time of the last change; None: unknown.
+        regions: the regions, in the order of their starts.
+    """
+
+    annotator: tuple[str, ...]
+    is_truth: bool
+    time: datetime | None
+    regions: list[StudioRegion]
+
+    @property
+    def texts(self) -> list[str]:
+        """The texts that are not empty, in the order of their starts."""
+        return [region.text for region in self.regions if region.text]
+
+
+def accepts(path: Path) -> bool:
+    """Return whether a file is a .json with a list."""
+    return path.suffix.lower() == ".json" and first_line(path).lstrip().startswith("[")
+
+
+def read(source: Path, options: SourceOptions, report: SourceReport) -> Iterator[SourceEntry]:
+    """Read an export; audio is looked for below `options.root`, or beside the export.
+
+    Of a path /data/upload/1/x.wav, 1/x.wav and then x.wav is looked for; of /data/local-files/?d=a/x.wav, a/x.wav.
+
+    Raises:
+        InputError: the file is not such an export, or `options.field` must choose among several fields of texts.
+    """
+    tasks = _tasks(source)
+    names = _field_names(tasks)
+    field = _field(names, options.field, source)
+    key = audio_column(tasks[0]["data"], options, f"{source}: data of the first task")
+    report.name_columns({"audio": key, "text": field}, [*tasks[0]["data"], *names])
+    for number, task in enumerate(tasks, 1):
+        name = str(task.get("id", number) if isinstance(task, dict) else number)
+        where = f"{source}: task {name}"
+        try:
+            annotation = _chosen(_annotations(task, field, report), options, where, report)
+            audio = _audio(task["data"][key], options.root or source.parent, where, report) if annotation else None
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            report.add(where, f"must have Label Studio's keys; {type(error).__name__}: {error}")
+            continue
+        if annotation and audio:
+            yield from _entries(annotation, audio, name, where, report)
+
+
+def _tasks(source: Path) -> list[dict[str, Any]]:
+    try:
+        tasks = orjson.loads(source.read_bytes().removeprefix(b"\xef\xbb\xbf"))
+    except (OSError, orjson.JSONDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else reason_of(error)
+        raise InputError(f"{source}: must be JSON, a list of tasks; {reason}. {EXPORT}.") from None
+    if not isinstance(tasks, list) or not tasks or not isinstance(tasks[0], dict):
+        raise InputError(f"{source}: must be a list of tasks; got {shown(tasks)}. {EXPORT}.")
+    if not isinstance(tasks[0].get("data"), dict) or not isinstance(tasks[0].get("annotations"), list):
+        kind = "JSON-MIN" if "annotator" in tasks[0] else f"a list with {', '.join(tasks[0]) or 'no keys'}"
+        raise InputError(f"{source}: must be tasks with data and annotations; got {kind}. {EXPORT}.")
+    return tasks
+
+
+def _field_names(tasks: Sequence[Any]) -> list[str]:
+    """Return the names of the fields in which annotators wrote texts."""
+    annotations = [annotation for task in tasks for annotation in _list(task, "annotations")]
+    results = [
+        result
+        for annotation in annotations
+        for result in _list(annotation, "result")
+        if _is_text(result) and not annotation.get("was_cancelled")
+    ]
+    return [*dict.fromkeys(str(result.get("from_name")) for result in results)]
+
+
+def _list(parent: Any, key: str) -> list[Any]:
+    """Return the list under a key, or [] if the parent has none: `_annotations` names such tasks."""
+    value = parent.get(key) if isinstance(parent, dict) else None
+    return value if isinstance(value, list) else []
+
+
+def _field(names: list[str], field: str | None, source: Path) -> str | None:
+    """Return the name of the field of the texts; None if there is no text.
+
+    Raises:
+        InputError: there are several fields and none was chosen, or there is no such field.
+    """
+    if field is not None and field not in names:
+        raise InputError(f"{source}: --field must be one of {', '.join(names) or 'no fields'}; got {shown(field)}.")
+    if field is None and len(names) > 1:
+        cure = " or ".join(f"--field {name}" for name in names)
+        raise InputError(f"{source}: texts must be in one field; they are in {' and '.join(names)}. Give {cure}.")
+    return field or next(iter(names), None)
+
+
+def _is_text(result: Any) -> bool:
+    return isinstance(result, dict) and result.get("type") == "textarea"
+
+
+def _annotations(task: Mapping[str, Any], field: str | None, report: SourceReport) -> list[StudioAnnotation]:
+    """Return the annotations of a task that have texts; count what is dropped."""
+    report.dropped["prediction"] += len(task.get("predictions") or ())
+    report.dropped["unannotated task"] += not task["annotations"]
+    annotations = []
+    for annotation in task["annotations"]:
+        by, changed = annotation.get("completed_by"), annotation.get("updated_at") or annotation.get("created_at")
+        names = (by.get("id"), by.get("email")) if isinstance(by, dict) else (by,)
+        time = None if changed is None else datetime.fromisoformat(changed)
+        parsed = StudioAnnotation(
+            tuple(str(name) for name in names if name is not None),
+            bool(annotation.get("ground_truth")),
+            time if time is None or time.tzinfo else time.replace(tzinfo=UTC),
+            _regions(annotation["result"], field),
+        )
+        if annotation.get("was_cancelled"):
+            report.dropped["cancelled annotation"] += 1
+        elif not parsed.texts:
+            report.dropped["empty annotation"] += 1
+        else:
+            annotations.append(parsed)
+    return annotations
+
+
+def _regions(results: Sequence[Mapping[str, Any]], field: str | None) -> list[StudioRegion]:
+    """Return the regions of an annotation, with or without a text, and the text of the whole recording."""
+    places = {result["id"]: result["value"] for result in results if "end" in result["value"]}
+    texts: dict[str | None, list[str]] = {region: [] for region in places}
+    for result in results:
+        if _is_text(result) and result["from_name"] == field:
+            text = result["value"]["text"]
+            region = result["id"] if result["id"] in places else None
+            texts.setdefault(region, []).extend([text] if isinstance(text, str) else text)
+    if any(texts.get(None, ())) and any(texts[region] for region in places):
+        raise ValueError("texts must be of the whole file or of regions; this annotation has both")
+    regions = []
+    for region, parts in texts.items():
+        text = " ".join(" ".join(parts).split())
+        if region is None:
+            regions.append(StudioRegion(None, text, None, None, 0))
+        else:
+            place = places[region]
+            start, end = float(place["start"]), float(place["end"])
+            regions.append(StudioRegion(region, text, start, round(end - start, 6), place.get("channel") or 0))
+    return sorted(regions, key=lambda region: region.start or 0.0)
+
+
+def _chosen(
+    annotations: list[StudioAnnotation], options: SourceOptions, where: str, report: SourceReport
+) -> StudioAnnotation | None:
+    """Return the annotation to use; if the texts differ and no option decides, add a problem and return None."""
+    remaining = [annotation for annotation in annotations if annotation.is_truth] or annotations
+    if _differ(remaining) and options.annotator is not None:
+        remaining = [item for item in remaining if options.annotator in item.annotator] or remaining
+    times = [annotation.time for annotation in remaining if annotation.time is not None]
+    if _differ(remaining) and options.newest and len(times) == len(remaining):
+        remaining = [annotation for annotation in remaining if annotation.time == max(times)]
+    if _differ(remaining):
+        texts = "; ".join(f"{(*item.annotator, 'unknown')[0]}: {shown(' '.join(item.texts))}" for item in remaining)
+        report.add(where, f"annotators must agree; got {texts}. Give --annotator ID or --newest, or correct the task")
+        return None
+    report.dropped["other annotation"] += max(0, len(annotations) - 1)
+    return remaining[0] if remaining else None
+
+
+def _differ(annotations: Sequence[StudioAnnotation]) -> bool:
+    return any(annotation.texts != annotations[0].texts for annotation in annotations)
+
+
+def _audio(value: str, root: Path, where: str, report: SourceReport) -> Path | None:
+    """Return the audio file of a task; for a name that is not supported, add a problem and return None."""
+    url = urlsplit(value)
+    if LOCAL in url.path and not url.scheme:
+        return below(root, parse_qs(url.query)["d"][0], where, report)
+    if UPLOADED not in url.path or url.scheme:
+        return located(root, value, where, report)
+    audio = below(root, unquote(url.path.partition(UPLOADED)[2]), where, report)
+    flat = audio and root / audio.name
+    return flat if audio and flat and flat.is_file() and not audio.is_file() else audio
+
+
+def _entries(
+    annotation: StudioAnnotation, audio: Path, task: str, where: str, report: SourceReport
+) -> Iterator[SourceEntry]:
+    """Yield the regions that have a text, and count the others."""
+    has_channels = any(region.channel for region in annotation.regions)
+    for region in annotation.regions:
+        if not region.text:
+            report.dropped["untranscribed region"] += 1
+            continue
+        name = task if region.id is None else f"{task}-{region.id}"
+        channels = (region.channel,) if has_channels else ()
+        yield SourceEntry(
+            where, audio, region.text, name, offset=region.start, duration=region.duration, channels=channels
+        )

@@ -1,0 +1,218 @@
+"""The Transformer-XL encoder."""
+
+from collections.abc import Callable
+from typing import Annotated
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import linear
+
+from asr.base.kernels.choice import wants_plain
+from asr.base.kernels.dropout import Dropout
+from asr.base.kernels.positions import sinusoids
+from asr.base.kernels.relative_attention import Projections, attend
+from asr.base.settings.rule import Dim, FeedForwardFactor, Heads, Layers, Probability, whole
+from asr.components.encoder.conformer import FeedForward
+from asr.components.encoder.stack import check_heads, numbered_blocks, run_blocks, with_blocks
+from asr.interfaces import NO_TAPS, ActivationMaker, Encoded, NamedBlocks, Residual, Subsampling, Taps
+from asr.lengths import padding_mask
+
+Frames = Annotated[int, whole(0, 100_000)]
+
+
+class TransformerXL(nn.Module):
+    """Convolutional subsampling, and a stack of blocks that process an utterance segment by segment.
+
+    A frame attends to its segment and to the memory, which consists of the block's inputs at the frames before the
+    segment, without gradients. Time and space are therefore linear in the length. Each layer extends the receptive
+    field by `memory` earlier frames.
+
+    *Source*: Dai et al. 2019, arXiv:1901.02860, section 3; each layer has its own `u` and `v`.
+
+    *Differs from the paper*: a frame attends to its whole segment, because an encoder does not predict later frames.
+
+    Args:
+        input_dim: F, number of features of each frame.
+        dim: D, dimension of each encoder frame.
+        num_layers: number of blocks.
+        num_heads: number of attention heads; must divide D.
+        feed_forward_factor: inner dimension of the feed-forward sub-layer, as a multiple of D.
+        dropout: dropout of the input, of each residual branch, of the feed-forward activation and of the attention
+            weights.
+        segment: length of a segment in encoder frames.
+        training_memory: maximum length of the memory in training, in encoder frames.
+        memory: maximum length of the memory outside training, in encoder frames.
+        subsampling: makes the front-end, given F and D.
+        activation: makes the activation of each feed-forward sub-layer.
+        residual: makes the residual connections, pre-norm or post-norm.
+    """
+
+    streaming = None
+
+    def __init__(
+        self,
+        input_dim: int,
+        *,
+        dim: Dim,
+        num_layers: Layers,
+        num_heads: Heads,
+        feed_forward_factor: FeedForwardFactor,
+        dropout: Probability,
+        segment: Annotated[int, whole(1, 100_000)],
+        training_memory: Frames,
+        memory: Frames,
+        subsampling: Callable[[int, int], Subsampling],
+        activation: ActivationMaker,
+        residual: Callable[[], Residual],
+    ) -> None:
+        super().__init__()
+        check_heads(dim, num_heads)
+        self.output_dim = dim
+        self.segment = segment
+        self.training_memory = training_memory
+        self.memory = memory
+        self.subsampling = subsampling(input_dim, dim)
+        self.stride = self.subsampling.stride
+        self.output_lengths = self.subsampling.output_lengths
+        self.dropout = Dropout(dropout)
+        self.blocks = nn.ModuleList(
+            TransformerXLBlock(
+                dim,
+                MemoryAttention(dim, num_heads, dropout),
+                FeedForward(dim, round(feed_forward_factor * dim), dropout, activation(), bias=True),
+                dropout,
+                residual(),
+            )
+            for _ in range(num_layers)
+        )
+        self.norm_output = residual().last(dim)
+
+    def named_blocks(self) -> NamedBlocks:
+        """List the blocks in order of use."""
+        return numbered_blocks("blocks", self.blocks, self.output_dim, self.stride)
+
+    def forward(self, features: Tensor, feature_lengths: Tensor, taps: Taps = NO_TAPS) -> Encoded:
+        """Encode features (B, T, F) with lengths (B,) to (B, T', D), (B,)."""
+        x, lengths = self.subsampling(features, feature_lengths)
+        padding = padding_mask(lengths, x.shape[1])
+        x, no_memory = self.dropout(x), [x[:, :0]] * len(self.blocks)
+        if wants_plain():  # an exported program processes all segments in one pass
+            x, _, blocks = self.step(x, padding, self._hidden(padding), no_memory, taps)
+            return with_blocks(self.norm_output(x), lengths, blocks)
+        outs, memories, tapped = [], no_memory, []
+        for part, part_padding in zip(x.split(self.segment, dim=1), padding.split(self.segment, dim=1), strict=True):
+            out, given, blocks = self.step(part, part_padding, part_padding[:, None], memories, taps)
+            memories = [self.remember(memory, frames) for memory, frames in zip(memories, given, strict=True)]
+            outs.append(out)
+            tapped.append(blocks)
+        joined = {index: torch.cat([blocks[index] for blocks in tapped], dim=1) for index in tapped[0]}
+        return with_blocks(self.norm_output(torch.cat(outs, dim=1)), lengths, joined)
+
+    def step(
+        self, x: Tensor, padding: Tensor, hidden: Tensor, memories: list[Tensor], taps: Taps
+    ) -> tuple[Tensor, list[Tensor], dict[int, Tensor]]:
+        """Run the blocks over a segment.
+
+        Args:
+            x: input of the first block, (B, Q, D).
+            padding: padding mask of the segment, (B, Q).
+            hidden: attention mask of the segment, True where a frame is masked, (B, Q or 1, Q).
+            memories: for each block, its inputs at the M frames before the segment, (B, M, D).
+            taps: taps by block index.
+
+        Returns:
+            The output (B, Q, D), the input of each block (B, Q, D), and the outputs of tapped blocks.
+        """
+        frames, remembered = x.shape[1], memories[0].shape[1]
+        distances = torch.arange(remembered + frames - 1, -frames, -1, device=x.device)
+        positions = sinusoids(distances, x.shape[2]).to(x.dtype)  # (2 Q + M - 1, D)
+        hidden = torch.cat([hidden.new_zeros(*hidden.shape[:2], remembered), hidden], dim=2)  # (B, Q or 1, M + Q)
+        given: list[Tensor] = []
+        memory_of_next = iter(memories)
+
+        def call(block: nn.Module, x: Tensor) -> Tensor:
+            given.append(x)
+            return block(x, next(memory_of_next), positions, hidden)
+
+        x, blocks = run_blocks(self.blocks, x, padding, taps, call)
+        return x, given, blocks
+
+    def remember(self, memory: Tensor, given: Tensor) -> Tensor:
+        """Append a block's inputs, (B, Q, D), to its memory, (B, M, D), and drop the oldest frames."""
+        frames = torch.cat([memory, given.detach()], dim=1)
+        return frames[:, max(0, frames.shape[1] - self._longest_memory) :]
+
+    @property
+    def _longest_memory(self) -> int:
+        return self.training_memory if self.training else self.memory
+
+    def _hidden(self, padding: Tensor) -> Tensor:
+        """Return the attention mask of a single pass over all segments, (B, T', T'), True where a frame is masked."""
+        frame = torch.arange(padding.shape[1], device=padding.device)
+        start = (frame // self.segment * self.segment)[:, None]  # start of each query's segment
+        return padding[:, None] | (frame >= start + self.segment) | (frame < start - self._longest_memory)
+
+
+class TransformerXLBlock(nn.Module):
+    """Self-attention with a memory, and feed-forward, each with a LayerNorm and a residual connection."""
+
+    def __init__(
+        self, dim: int, attention: nn.Module, feed_forward: nn.Module, dropout: float, residual: Residual
+    ) -> None:
+        super().__init__()
+        self.norm_attention = nn.LayerNorm(dim)
+        self.attention = attention
+        self.norm_feed_forward = nn.LayerNorm(dim)
+        self.feed_forward = feed_forward
+        self.dropout = Dropout(dropout)
+        self.residual = residual
+
+    def forward(self, x: Tensor, memory: Tensor, positions: Tensor, hidden: Tensor) -> Tensor:
+        """Map x (B, Q, D) and memory (B, M, D) to (B, Q, D); `positions` and `hidden` as in `MemoryAttention`."""
+        inner, memory = (self.residual.enter(frames, self.norm_attention) for frames in (x, memory))
+        branch = self.attention(inner, memory, positions, hidden)
+        x = self.residual.leave(x, self.dropout(branch), self.norm_attention)
+        branch = self.feed_forward(self.residual.enter(x, self.norm_feed_forward))
+        return self.residual.leave(x, self.dropout(branch), self.norm_feed_forward)
+
+
+class MemoryAttention(nn.Module):
+    """`RelativeAttention` that also attends to a memory, as in arXiv:1901.02860, section 3.3."""
+
+    reads_weights_of = ("qkv",)  # its weights are read without calling it, so an adapter would have no effect
+
+    def __init__(self, dim: int, num_heads: int, dropout: float) -> None:
+        super().__init__()
+        self.num_heads = num_heads
+        self.dropout = Dropout(dropout)
+        self.qkv = nn.Linear(dim, 3 * dim)
+        self.position = nn.Linear(dim, dim, bias=False)
+        self.u = nn.Parameter(torch.zeros(num_heads, 1, dim // num_heads))
+        self.v = nn.Parameter(torch.zeros(num_heads, 1, dim // num_heads))
+        self.output = nn.Linear(dim, dim)
+
+    def forward(self, x: Tensor, memory: Tensor, positions: Tensor, hidden: Tensor) -> Tensor:
+        """Attend from a segment to its memory and itself.
+
+        Args:
+            x: frames of the segment, (B, Q, D).
+            memory: frames before the segment, (B, M, D).
+            positions: encodings of the distances Q + M - 1 .. -(Q - 1), (2 Q + M - 1, D).
+            hidden: True where a key is masked, (B, Q or 1, M + Q).
+
+        Returns:
+            The output, (B, Q, D), which is finite at padded frames.
+        """
+        query, key, value = self.qkv(x).chunk(3, dim=-1)
+        dim = x.shape[2]
+        remembered = linear(memory, self.qkv.weight[dim:], self.qkv.bias[dim:]).chunk(2, dim=-1)
+        query = self._heads(query)  # (B, H, Q, D / H)
+        key, value = (
+            self._heads(torch.cat(parts, dim=1)) for parts in zip(remembered, (key, value), strict=True)
+        )  # (B, H, M + Q, D / H)
+        distance = self._heads(self.position(positions))  # (H, 2 Q + M - 1, D / H)
+        out = attend(Projections(query + self.u, query + self.v, key, value, distance), hidden, self.dropout)
+        return self.output(out.transpose(1, 2).flatten(2))
+
+    def _heads(self, x: Tensor) -> Tensor:
+        return x.unflatten(-1, (self.num_heads, -1)).transpose(-2, -3)

@@ -1,0 +1,406 @@
+"""Build the components that a config chooses, with their settings, and pass them to each other."""
+
+import importlib
+import inspect
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any, get_args
+
+import torch
+from torch import nn
+
+from asr.base.language_model.stored import is_token_model, read_token_model, token_model_file
+from asr.base.language_model.token_histories import TokenHistories
+from asr.base.settings.plugins import homes, plugin_of
+from asr.base.settings.rule import Rule, one_of
+from asr.base.text.normalize import get_normalizer
+from asr.core.data.dataset import Augmentation
+from asr.core.data.labels import NO_LABELS, Labels
+from asr.core.data.recordings import RecordingList
+from asr.core.recognition.confidence import UNCALIBRATED
+from asr.core.recognition.decoder_choice import usable
+from asr.core.recognition.model import Model
+from asr.core.recognition.recognizer import Recognizer
+from asr.errors import InputError, reason_of, shown
+from asr.interfaces import (
+    Adapter,
+    Decoder,
+    Decoders,
+    Encoder,
+    Features,
+    Head,
+    Metric,
+    OptimizerMaker,
+    Prompt,
+    Schedule,
+    Tokenizer,
+    TokenModel,
+)
+
+Config = Mapping[str, Any]
+
+PROMPT = "prompt"  # section of a model's config, if it has a prompt
+MODEL_KEYS = ("normalizer", "tokenizer", "features", "encoder", "head", "decode")  # sections of every model's config
+BYTES_TRAINED = 16  # per parameter in training, in float32: weight, gradient, and two values of the optimizer's state
+
+
+def build_recognizer(
+    config: Config, tokenizer: Tokenizer, features: Features, labels: Labels = NO_LABELS
+) -> Recognizer:
+    """Make a recogniser with new weights for a fitted tokenizer, fitted features and, for its prompt, fitted labels."""
+    model = build_model(config, tokenizer, features, labels)
+    return Recognizer(model, build_decoder(config, model), UNCALIBRATED)
+
+
+def build_model(config: Config, tokenizer: Tokenizer, features: Features, labels: Labels = NO_LABELS) -> Model:
+    """Make a model with new weights for a fitted tokenizer, fitted features and, for its prompt, fitted labels.
+
+    Raises:
+        InputError: a setting is invalid, or a streaming encoder is combined with features that need later frames.
+    """
+    encoder: Encoder = component("encoder", config["encoder"])(features.dim)
+    if encoder.streaming is not None and not features.normalize.framewise:
+        must = f"features.normalize must not need later frames for encoder={config['encoder']['name']}"
+        given = config["features"]["normalize"]["name"]
+        raise InputError(f"{must}; {given} does. Take features/normalize=global_cmvn.")
+    block_dims = {name: block.dim for name, block in encoder.named_blocks()}
+    head = component("head", config["head"])(encoder.output_dim, block_dims, tokenizer.vocab_size)
+    normalize = get_normalizer(config["normalizer"])
+    model = Model(normalize, tokenizer, features, encoder, head, _prompt(config, encoder.output_dim, labels), labels)
+    if "adapter" in config:
+        build_adapter(config["adapter"]).insert(model)
+    return model
+
+
+def _prompt(config: Config, output_dim: int, labels: Labels) -> Prompt | None:
+    """Make the prompt of a model; None if the config has none."""
+    if PROMPT not in config:
+        return None
+    make = component(PROMPT, config[PROMPT])
+    prompt: Prompt = make(output_dim, labels.last_id(make.keywords["label"]))
+    return prompt
+
+
+def decoders_of(head: Config) -> Decoders:
+    """Return the names of the decoders of a head, given its section of the config.
+
+    Raises:
+        InputError: the head does not exist, a setting is invalid, or the head names no greedy decoder.
+    """
+    cls = component("head", head).func
+    decoders = getattr(cls, "decoders", None)
+    if not isinstance(decoders, Decoders) or not decoders.greedy:
+        must = "a head must name at least one greedy decoder: decoders = Decoders(greedy=(...), beam=(...))"
+        raise InputError(f"{must}; {cls.__name__}.decoders of head={head['name']} is {shown(decoders)}.")
+    return decoders
+
+
+def build_adapter(config: Config) -> Adapter:
+    """Make an adapter, which can be inserted into a trained model or merged into its weights."""
+    adapter: Adapter = component("adapter", config)()
+    return adapter
+
+
+def build_decoder(config: Config, model: Model) -> Decoder:
+    """Make the decoder of a model.
+
+    Raises:
+        InputError: the model's head lacks a part that the decoder needs, or a setting is invalid.
+    """
+    make = component("decode", config["decode"])
+    check_needs(make, model.head, config)
+    return _with_token_models(make, model.tokenizer, "decode")(model.head, model.tokenizer, model.normalize)
+
+
+def _with_token_models(make: "partial[Any]", tokenizer: Tokenizer, where: str) -> "partial[Any]":
+    """Load the neural language models named in the settings of a decoder and of its parts."""
+    given: dict[str, Any] = {}
+    for key, value in make.keywords.items():
+        name = f"{where}.{key}"
+        if isinstance(value, partial):
+            given[key] = _with_token_models(value, tokenizer, name)
+        elif key == "language_model" and value is not None:
+            given[key] = load_token_model(value, tokenizer, name)
+        elif key == "lm" and value is not None and is_token_model(Path(value)):
+            given[key] = TokenHistories(load_token_model(value, tokenizer, name))
+    return partial(make, **given)
+
+
+def check_needs(decoder: "partial[Any]", head: Head, config: Config) -> None:
+    """Check that a head has the parts that a decoder needs.
+
+    Raises:
+        InputError: a part is missing.
+    """
+    wrapped = decoder.keywords.get(getattr(decoder.func, "wraps", ""))
+    if wrapped is not None:
+        check_needs(wrapped, head, config)
+    for need in decoder.func.needs:  # type: ignore[attr-defined]  # declared in interfaces.Decoder
+        if getattr(head, need, None) is None:
+            must = f"decode={config['decode']['name']} must have a head with a {need}"
+            choices = usable(head, lambda name: find_class("decode", name).needs)  # type: ignore[attr-defined]
+            cure = (
+                f"Choose decode={' or '.join(choices)}"
+                if choices
+                else "Name a decoder that it can serve in the head's `decoders`"
+            )
+            raise InputError(f"{must}; head={config['head']['name']} has none. {cure}.")
+
+
+def build_tokenizer(config: Config) -> Tokenizer:
+    """Make a tokenizer; the caller must `fit` or `load` it."""
+    return component("tokenizer", config["tokenizer"])()
+
+
+def build_features(config: Config) -> Features:
+    """Make features; the caller must `fit` or `load` their normalisation."""
+    return component("features", config["features"])()
+
+
+def build_labels(config: Config) -> Labels:
+    """Make the labels that a prompt reads; the caller must `fit` or `load` their values."""
+    return Labels([component(PROMPT, config[PROMPT]).keywords["label"]] if PROMPT in config else [])
+
+
+def build_augmentation(config: Config, sample_rate: int) -> Augmentation:
+    """Make the augmentations of training utterances, grouped by stage: plan (speed), waveform, features."""
+    stages: dict[str, list[Any]] = {"plan": [], "waveform": [], "features": []}
+    recordings: dict[str, RecordingList] = {}
+    for name, make in several(config, "augment").items():
+        stage: str = getattr(make.func, "stage", "")
+        one_of(*stages).check(f"stage of asr/components/augment/{name}.py", stage)
+        if "recordings" in make.keywords:
+            setting = f"augment.{name}.recordings"
+            recordings[setting] = RecordingList(make.keywords["recordings"], setting)
+            make = partial(make, recordings=recordings[setting])
+        stages[stage].append(make() if stage == "features" else make(sample_rate))
+    if len(stages["plan"]) > 1:
+        raise InputError(f"augment must have at most one change of speed; got {len(stages['plan'])}.")
+    return Augmentation(next(iter(stages["plan"]), None), stages["waveform"], stages["features"], recordings)
+
+
+def build_metrics(config: Config) -> dict[str, Metric]:
+    """Make the metrics of validations, by name."""
+    return {name: make() for name, make in several(config, "metric").items()}
+
+
+def several(config: Config, key: str, group: str = "") -> dict[str, "partial[Any]"]:
+    """Find the components of a section that may have any number of components; the section may be absent.
+
+    Args:
+        config: contains the section.
+        key: key of the section, a mapping of names to settings.
+        group: group of the components; by default `key`.
+
+    Raises:
+        InputError: the section is not such a mapping, or `component` refuses one of the components.
+    """
+    chosen = config.get(key) or {}
+    if not isinstance(chosen, Mapping) or not all(isinstance(settings or {}, Mapping) for settings in chosen.values()):
+        must = f"{key} must be a list of names, such as {key}=[NAME], or map them to settings"
+        raise InputError(f"{must}; got {shown(chosen)}.")
+    return {
+        name: component(group or key, {"name": name, **(settings or {})}, f"{key}.{name}")
+        for name, settings in chosen.items()
+    }
+
+
+def build_objective(config: Config) -> Any:
+    """Make the objective of a training (`asr.core.objective.parts.Objective`)."""
+    return component("objective", config["objective"])()
+
+
+def build_token_model(config: Config, vocab_size: int) -> TokenModel:
+    """Make a neural language model with new weights."""
+    return component("token_model", config)(vocab_size)
+
+
+def load_token_model(path: str, tokenizer: Tokenizer, setting: str) -> TokenModel:
+    """Load a neural language model.
+
+    Args:
+        path: path of a run folder, a bundle, or the model's file in a bundle.
+        tokenizer: tokenizer of the recogniser; the language model must have its tokens.
+        setting: name of the setting that contains the path, for errors.
+
+    Raises:
+        InputError: the file cannot be read, or the language model has other tokens.
+    """
+    stored = read_token_model(token_model_file(Path(path)))
+    if stored.pieces != list(tokenizer.names):
+        must = f"{setting} must be a language model over the recogniser's own {tokenizer.vocab_size} tokens"
+        raise InputError(f"{must}; {path} has {len(stored.pieces)} other tokens. Train it with recognizer=MODEL.")
+    with torch.device("meta"):
+        model: Any = build_token_model(stored.settings, tokenizer.vocab_size)
+    dtypes = {name: weight.dtype for name, weight in model.state_dict().items()}
+    try:
+        model.load_state_dict({name: w.to(dtypes.get(name)) for name, w in stored.weights.items()}, assign=True)
+    except RuntimeError as error:  # names or shapes that do not fit the settings
+        raise InputError(f"{path}: the weights must fit the settings; {reason_of(error)}.") from None
+    frozen: TokenModel = model.eval().requires_grad_(False)
+    return frozen
+
+
+def build_schedule(config: Config) -> Schedule:
+    """Make the learning-rate schedule."""
+    return component("schedule", config["schedule"])()
+
+
+def build_optimizer(
+    config: Config, named_parameters: Iterable[tuple[str, nn.Parameter]], depths: Mapping[str, int]
+) -> torch.optim.Optimizer:
+    """Make the optimizer of all parameters that require a gradient.
+
+    `depths` are `Model.depths`; {} for a network without encoder blocks.
+    """
+    make: OptimizerMaker = component("optimizer", config["optimizer"])()
+    return make([(name, parameter) for name, parameter in named_parameters if parameter.requires_grad], depths)
+
+
+def check_components(config: Config) -> None:
+    """Check the settings of all components, and their combination, before a training begins.
+
+    Nothing is fitted, and the model is built without memory for its weights.
+
+    Raises:
+        InputError: a setting is invalid, or the model is too large for this machine.
+    """
+    tokenizer, features = build_tokenizer(config), build_features(config)
+    decoders_of(config["head"])
+    with torch.device("meta"):
+        model = build_model(config, tokenizer, features, build_labels(config))
+    check_needs(component("decode", config["decode"]), model.head, config)
+    num_parameters = sum(parameter.numel() for parameter in model.parameters())
+    needed, available = num_parameters * BYTES_TRAINED, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if needed > available:
+        must = "the model must fit into memory, with its gradients and the optimizer's state"
+        given = f"{num_parameters:,} parameters need {needed / 2**30:.1f} GiB of {available / 2**30:.1f}"
+        raise InputError(f"{must}; {given}. Lower encoder.dim or encoder.num_layers.")
+    build_augmentation(config, features.sample_rate)
+    build_metrics(config)
+    several(config, "callback")
+    build_schedule(config)
+    component("optimizer", config["optimizer"])
+
+
+def check_token_model(config: Config) -> None:
+    """Check the settings of a language model's training before it begins.
+
+    The model is built without memory for its weights.
+
+    Raises:
+        InputError: a setting is invalid.
+    """
+    with torch.device("meta"):
+        build_token_model(config["token_model"], 1)
+    build_schedule(config)
+    component("optimizer", config["optimizer"])
+
+
+def component(group: str, config: Config, where: str = "") -> partial[Any]:
+    """Find the class that a config names and bind its settings; the caller passes the positional arguments.
+
+    `group` and `config["name"]` name the file `<group>/<name>.py` of asr, or of a plugin that the command names.
+    The class is defined there and is named after the file, or after file and folder (head/predictor/gru.py:
+    GRUPredictor). A setting that is itself a component's config, such as `norm: {name: layer_norm, ...}` in group
+    `encoder`, is resolved in the group `encoder/norm` and bound as a callable.
+
+    A bundle's config may come from an untrusted source: it can only name files in <group> of these packages.
+
+    Args:
+        group: group of the component.
+        config: name and settings of the component.
+        where: name of the setting for error messages; by default the group's name.
+
+    Raises:
+        InputError: the component does not exist, or its settings are missing, unknown or invalid.
+    """
+    where = where or group.replace("/", ".")
+    if not isinstance(config, Mapping) or "name" not in config:
+        raise InputError(f"{where} must be a mapping with the key `name`; got {shown(config)}.")
+    cls = find_class(group, config["name"])
+    settings = {key: value for key, value in config.items() if key != "name"}
+    required = {p.name for p in inspect.signature(cls).parameters.values() if p.kind is p.KEYWORD_ONLY}
+    if settings.keys() != required:
+        missing, unknown = sorted(required - settings.keys()), sorted(settings.keys() - required)
+        wrong = [f"{kind}: {', '.join(keys)}" for kind, keys in (("missing", missing), ("unknown", unknown)) if keys]
+        must = f"{where} ({config['name']}) must set exactly {', '.join(sorted(required)) or 'nothing'}"
+        raise InputError(f"{must}; {'; '.join(wrong)}.")
+    wraps = getattr(cls, "wraps", "")  # name of the setting that contains another component of this group
+    kinds = {key: f"{group}/{key}" for key, value in settings.items() if isinstance(value, Mapping)}
+    kinds |= {
+        key: f"{group}/{key}" for key in settings if any((home.folder / group / key).is_dir() for home in homes())
+    }
+    nested = {key: component(kind, settings[key]) for key, kind in kinds.items() if key != wraps}
+    if wraps:
+        inner = settings[wraps]
+        if isinstance(inner, Mapping) and inner.get("name") == config["name"]:
+            must = f"{where}.{wraps} must not be {config['name']} itself"
+            raise InputError(f"{must}. Choose another file of asr/{group}.")
+        nested[wraps] = component(group, inner, f"{where}.{wraps}")
+    for key, rule in rules(cls).items():
+        rule.check(f"{where}.{key}", settings[key])
+    return partial(cls, **settings | nested)
+
+
+def plugins_of(config: Config, groups: Iterable[str]) -> list[str]:
+    """List the plugins whose components the sections of a config name; a config without these sections has none.
+
+    Raises:
+        InputError: a component cannot be found, or a setting is invalid.
+    """
+    if len(homes()) == 1:
+        return []
+    chosen = [component(group, config[group]) for group in groups if isinstance(config.get(group), Mapping)]
+    return sorted({plugin for make in chosen for module in _modules(make) if (plugin := plugin_of(module))})
+
+
+def _modules(make: "partial[Any]") -> Iterator[str]:
+    """Yield the modules of a component and of its parts."""
+    yield make.func.__module__
+    for value in make.keywords.values():
+        if isinstance(value, partial):
+            yield from _modules(value)
+
+
+def rules(cls: Callable[..., Any]) -> dict[str, Rule]:
+    """Return the rules of a component's settings, by name; settings that contain another component have no rule."""
+    parameters = inspect.signature(cls, eval_str=True).parameters.values()
+    annotated = {parameter.name: get_args(parameter.annotation) for parameter in parameters}
+    return {name: rule for name, marks in annotated.items() for rule in marks[1:] if isinstance(rule, Rule)}
+
+
+def rules_of(group: str, name: str) -> dict[str, Rule]:
+    """Return the rules of the settings of the component asr/<group>/<name>.py."""
+    return rules(find_class(group, name))
+
+
+def find_class(group: str, name: object) -> Callable[..., Any]:
+    """Return the class of the component <group>/<name>.py of asr or of a plugin.
+
+    Raises:
+        InputError: the component does not exist, or several packages have a component of this name.
+    """
+    dotted = group.replace("/", ".")
+    parts = [*group.split("/"), name]
+    safe = all(isinstance(part, str) and re.fullmatch(r"[a-z][a-z0-9_]{,99}", part) for part in parts)
+    places = [home for home in homes() if safe and (home.folder / group / f"{name}.py").is_file()]
+    if not places:
+        files = (file for home in homes() for file in (home.folder / group).glob("[a-z]*.py"))
+        names = ", ".join(sorted(file.stem for file in files)) or "none"
+        where = " or ".join([f"asr/{group}", *(f"{home.package}.{dotted}" for home in homes()[1:])])
+        raise InputError(f"{dotted}.name must be a file in {where} ({names}); got {shown(name)}.")
+    if len(places) > 1:
+        both = " and ".join(home.package for home in places)
+        raise InputError(f"{dotted}.name must be in one package; {name} is in {both}. Rename the plugin's file.")
+    module = importlib.import_module(f"{places[0].package}.{dotted}.{name}")
+    stem, group_name = str(name).replace("_", ""), group.rpartition("/")[2].replace("_", "")
+    for cls in vars(module).values():
+        named_like_file = isinstance(cls, type) and cls.__name__.lower() in (stem, stem + group_name)
+        if named_like_file and cls.__module__ == module.__name__:
+            return cls
+    file = module.__name__.replace(".", "/") + ".py"
+    raise InputError(f"{dotted}.name must be a component; {file} only defines parts of components.")

@@ -1,0 +1,111 @@
+"""Bundles and checkpoints of an adapter; they contain its small trained weights and the hash of its base model."""
+
+import hashlib
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from asr.core.build import Config, build_adapter
+from asr.core.checkpoint.bundle import Bundle
+from asr.core.checkpoint.saved import MERGED
+from asr.errors import InputError, shown
+
+ADAPTER, BASE = "adapter", "base"  # keys of an adapter's config; the config of a whole model has neither
+FLOATS = (torch.float32, torch.float16, torch.bfloat16, torch.float64)  # types of an adapter's tensors
+SHA256, SOURCE = (
+    "sha256",
+    "source",
+)  # keys of the entry BASE: hexadecimal hash of the base's tensors, and the value of init.from
+
+
+def weights_digest(weights: Mapping[str, Tensor]) -> bytes:
+    """Return the SHA-256 hash of the names and values of weights; the order of the weights does not affect it."""
+    digest = hashlib.sha256()
+    for name, weight in sorted(weights.items()):
+        digest.update(name.encode())
+        digest.update(weight.contiguous().view(torch.uint8).numpy().tobytes())
+    return digest.digest()
+
+
+def base_config(digest: bytes, source: str) -> dict[str, str]:
+    """Return the entry that describes the base in the config of an adapter."""
+    return {SHA256: digest.hex(), SOURCE: source}
+
+
+def is_adapter(config: Config) -> bool:
+    """Return whether this is the config of an adapter that is not merged into its base."""
+    return ADAPTER in config or BASE in config
+
+
+def check_whole(bundle: Bundle, path: Path) -> Bundle:
+    """Return the bundle if it is a whole model.
+
+    Raises:
+        InputError: the bundle is an adapter. The user must name its base, because paths and addresses in a bundle are
+            never opened or downloaded. If `path` is a run with the merged model, the error recommends that model.
+    """
+    if not is_adapter(bundle.config):
+        return bundle
+    base = _base(bundle, path)
+    must = f"{path}: an adapter needs its base; in training this was {shown(base[SOURCE])}"
+    merge = f"Give --base MODEL, or merge: python -m asr.merge {path} --base MODEL -o FOLDER"
+    cure = f"Give {path / MERGED}, where both are merged." if (path / MERGED).is_dir() else merge
+    raise InputError(f"{must} (SHA-256 of its tensors {base[SHA256][:12]}...). {cure}")
+
+
+def merged(bundle: Bundle, path: Path, base: Bundle, base_path: Path) -> Bundle:
+    """Merge an adapter into its base; except for rounding, the outputs are those of the base with the adapter.
+
+    Args:
+        bundle: bundle of the adapter.
+        path: path of the adapter, for errors.
+        base: bundle of the base, a whole model.
+        base_path: path of the base, for errors.
+
+    Raises:
+        InputError: `bundle` is not an adapter, or `base` is not its base.
+    """
+    if not is_adapter(bundle.config):
+        raise InputError(
+            f"{path}: --base must be given for adapters only; this is a whole model. Leave out --base {base_path}."
+        )
+    expected = _base(bundle, path)
+    actual = weights_digest(base.weights).hex()
+    if actual != expected[SHA256]:
+        must = f"{base_path}: the base must have the tensors with which the adapter {path} was trained"
+        hashes = f"SHA-256 {expected[SHA256][:12]}... of {shown(expected[SOURCE])}, got {actual[:12]}..."
+        raise InputError(f"{must}: {hashes}. Give the model that was the adapter's init.from.")
+    _check_tensors(bundle.weights, base.weights, path)
+    config = {key: value for key, value in bundle.config.items() if key not in (ADAPTER, BASE)}
+    try:
+        weights = build_adapter(bundle.config[ADAPTER]).merged(base.weights, bundle.weights)
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from None
+    return replace(bundle, config=config, weights=weights)
+
+
+def _check_tensors(own: Mapping[str, Tensor], base: Mapping[str, Tensor], path: Path) -> None:
+    """Check that an adapter has tensors, and that they can be added to, or take the place of, those of its base."""
+    if not own:
+        raise InputError(f"{path}: an adapter must have tensors; it has none.")
+    for name, weight in own.items():
+        is_integer = name in base and not base[name].is_floating_point()
+        if weight.dtype not in ([base[name].dtype] if is_integer else FLOATS):
+            raise InputError(f"{path}: tensors of an adapter must be float numbers; {shown(name)} is {weight.dtype}.")
+        if not is_integer and not bool(weight.isfinite().all()):
+            raise InputError(f"{path}: tensors of an adapter must be finite; {shown(name)} has NaN or infinity.")
+
+
+def _base(bundle: Bundle, path: Path) -> dict[str, Any]:
+    """Return the entry that describes the base in an adapter's config."""
+    base: Any = bundle.config.get(BASE)
+    named = isinstance(base, dict) and base.keys() == {SHA256, SOURCE} and isinstance(base[SOURCE], str)
+    if not named or not re.fullmatch(r"[0-9a-f]{64}", str(base[SHA256])) or ADAPTER not in bundle.config:
+        must = f"{path}: an adapter's config must have the keys {ADAPTER} and {BASE}, and {BASE} the keys {SHA256} and"
+        raise InputError(f"{must} {SOURCE}; got {shown(base)}.")
+    return dict(base)

@@ -1,0 +1,362 @@
+"""Common parts of the commands that use a model: options, loading, errors and exit status."""
+
+import argparse
+import gc
+import math
+import re
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from asr.base.settings import conf
+from asr.base.settings.rule import WORKERS, one_of
+from asr.base.system.files import NO_ROOM
+from asr.base.system.processes import INTERRUPTED, reader_has_gone, spin_briefly
+from asr.base.text.numbers import duration
+from asr.base.text.printable import printable
+from asr.core.cli.parser import CommandParser
+from asr.errors import InputError, StoreError, is_out_of_memory
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
+
+    from asr.core.data.manifest import Utterance
+    from asr.core.recognition.inference import Inference
+    from asr.core.recognition.recognizer import Recognizer
+
+PRECISIONS = ("float32", "bfloat16", "float16")
+MODELS = "a run folder, a bundle, a .ckpt, or a folder of asr.export"
+PRECISION_HELP = "type of matrix products (default float32); in 16 bits, other recordings in a batch may affect a text"
+LINE_SECONDS = 10.0  # time between two lines of progress, if no progress bar is shown
+SHORTEST_CHUNK = 1.0  # seconds; shorter chunks contain no complete words
+DECODERS = conf.names("decode")  # of asr itself; plugins may have others
+FUSION_OPTIONS = (  # options for settings of decode.fusion
+    *("lm", "lm_unit", "lm_weight", "word_insertion_bonus", "unknown_score", "spelling"),
+    *("lexicon", "hotwords", "hotword_score"),
+)
+RESCORING_OPTIONS = ("language_model", "rescoring_weight")  # options for settings of decode=lm_rescoring
+
+
+def model_parser(
+    command: str,
+    description: str,
+    model: str = MODELS,
+    workers: bool = True,
+) -> CommandParser:
+    """Make a parser with the argument MODEL and the options of inference; `workers` adds --num-workers."""
+    parser = CommandParser(prog=f"python -m asr.{command}", description=description)
+    parser.add_argument("model", metavar="MODEL", help=model)
+    add_base(parser)
+    net = parser.add_argument_group("inference")
+    net.add_argument("--device", default="auto", help="cpu, cuda, cuda:1, mps, …; auto: cuda if available (default)")
+    net.add_argument("--precision", choices=PRECISIONS, default="float32", help=PRECISION_HELP)
+    if workers:
+        net.add_argument("--num-workers", type=int, default=0, metavar="N", help="processes to read audio (default 0)")
+    else:
+        parser.set_defaults(num_workers=0)
+    net.add_argument("--batch-seconds", type=float, metavar="S", help="padded seconds per batch; limits memory (200)")
+    net.add_argument("--chunk", type=float, metavar="S", help="recognise longer recordings in chunks of S seconds (30)")
+    net.add_argument(
+        "--context", type=float, metavar="S", help="context at each end of a chunk; words in it are discarded (4)"
+    )
+    net.add_argument("--segment", choices=("chunks", "silence"), default="chunks", help="how to cut long recordings")
+    add_latency(net)
+    return parser
+
+
+def add_latency(parser: "argparse._ActionsContainer") -> None:
+    """Add the option that chooses one of the latencies of a causal model."""
+    latency = "latency of a causal streaming model, one of its list (default: the model's own)"
+    parser.add_argument("--latency", type=finite, metavar="S", help=latency)
+
+
+def add_base(parser: CommandParser, required: bool = False) -> None:
+    """Add the options for the base model of an adapter, and for plugins."""
+    parser.add_argument(
+        "--base",
+        metavar="MODEL",
+        required=required,
+        help="base of an adapter (adapter=lora): the model that was its init.from in training",
+    )
+    parser.add_plugins()
+
+
+def add_decoding(parser: argparse.ArgumentParser) -> None:
+    """Add the options that choose another decoder or change its settings."""
+    search = parser.add_argument_group("decoding (default: the model's own settings)")
+    names = ", ".join(DECODERS)
+    lexicon = "allow only these words: the first word of each line (the rest, such as a pronunciation, is ignored), or "
+    lexicon += "the words of an ARPA file"
+    implied = "with a greedy decoder, the following options imply beam search"
+    search.add_argument("--decode", metavar="NAME", help=f"{names}; {implied}")
+    search.add_argument("--beam", type=int, metavar="N", help="number of hypotheses in the beam")
+    search.add_argument("--lm", metavar="FILE", help="language model: ARPA, KenLM's binary, or a model of asr.train_lm")
+    search.add_argument(
+        "--lm-unit", choices=("word", "token"), help="unit of the language model; token: from asr.ngram --tokens"
+    )
+    search.add_argument(
+        "--lm-weight", type=finite, metavar="W", help="factor of the language model's log-probabilities"
+    )
+    search.add_argument("--word-insertion-bonus", type=finite, metavar="S", help="score added for each word")
+    search.add_argument(
+        "--unknown-score", type=finite, metavar="S", help="score added for each word unknown to the language model"
+    )
+    search.add_argument(
+        "--spelling", metavar="FILE", help="spelling model for unknown words, from asr.ngram --spelling"
+    )
+    search.add_argument(
+        "--language-model", metavar="MODEL", help="neural model of asr.train_lm that rescores hypotheses"
+    )
+    search.add_argument(
+        "--rescoring-weight", type=finite, metavar="W", help="factor of the rescoring log-probabilities"
+    )
+    search.add_argument("--lexicon", metavar="FILE", help=lexicon)
+    search.add_argument(
+        "--characters",
+        metavar="NAME",
+        help="write only the letters of a language (de, sr-Latn) or of a script (latin, cyrillic), and digits and "
+        "punctuation; this cannot choose between languages of one script",
+    )
+    search.add_argument("--hotwords", metavar="FILE", help="names and terms to recognise more easily, one per line")
+    search.add_argument("--hotword-score", type=finite, metavar="S", help="bonus for each word of a hotword")
+
+
+def add_language(parser: argparse.ArgumentParser) -> None:
+    """Add the option that tells a model with a prompt the language."""
+    language = "language of the recordings, for a model with a prompt (default: that of the manifest's lines)"
+    parser.add_argument("--language", metavar="NAME", help=language)
+
+
+def finite(text: str) -> float:
+    """Parse the value of an option, which must be a finite number."""
+    number = float(text)
+    if not math.isfinite(number):
+        raise ValueError
+    return number
+
+
+finite.__name__ = "number"  # for argparse's message: invalid number value
+
+
+def load_model(options: argparse.Namespace) -> "Recognizer":
+    """Load the model with the decoder and device that the options choose."""
+    from asr.core.hub.models import load_recognizer
+
+    recognizer = load_recognizer(
+        options.model, decode=decoder(options), base=options.base, characters=characters(options)
+    )
+    check_used(recognizer, options)
+    return move_to_device(recognizer, options)
+
+
+def check_prompt(recognizer: "Recognizer", language: str | None) -> None:
+    """Check that the model has a prompt that knows the language of --language, if it is given."""
+    from asr.core.data.labels import LANGUAGE
+
+    if language is not None:
+        recognizer.model.labels.check(LANGUAGE, language, "--language")
+
+
+def check_used(recognizer: "Recognizer", options: argparse.Namespace) -> None:
+    """Check that the language model that an option needs is present."""
+    decode = recognizer.decode
+    has_lm = "lm_weight" in decode.tunable
+    for key, needed, is_there in (
+        ("lm_unit", "lm", has_lm),
+        ("lm_weight", "lm", has_lm),
+        ("word_insertion_bonus", "lm", has_lm),
+        ("unknown_score", "lm", has_lm),
+        ("spelling", "lm", has_lm),
+        ("rescoring_weight", "language_model", "rescoring_weight" in decode.tunable),
+    ):
+        if not is_there and getattr(options, key, None) is not None:
+            raise InputError(f"{_named(key)} needs {_named(needed)}; the model has none of its own.")
+
+
+def _named(key: str) -> str:
+    """Return an option in the form --some-name."""
+    return "--" + key.replace("_", "-")
+
+
+def move_to_device(recognizer: "Recognizer", options: argparse.Namespace) -> "Recognizer":
+    """Move a recogniser to the device that the options choose, and set its precision and its latency."""
+    import torch
+
+    from asr.core.recognition.latency import set_latency
+
+    if options.latency is not None:
+        set_latency(recognizer.model, options.latency, "--latency")
+    is_program = recognizer.model.is_program
+    if is_program and options.precision != "float32":
+        raise InputError(f"--precision must be float32 with a model exported to ONNX; got {options.precision!r}.")
+    device = options.device
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() and not is_program else "cpu"
+    recognizer.recording_encoder.precision = None if is_program else getattr(torch, options.precision)
+    return recognizer.to(device, "--device")
+
+
+def decoder(options: argparse.Namespace) -> dict[str, Any]:
+    """Collect the decoder's settings from the options."""
+    fusion = {key: getattr(options, key) for key in FUSION_OPTIONS if getattr(options, key, None) is not None}
+    beam = getattr(options, "beam", None)
+    rescoring = {key: getattr(options, key) for key in RESCORING_OPTIONS if getattr(options, key, None) is not None}
+    given = {**({} if beam is None else {"beam": beam}), **rescoring, **fusion}
+    name = getattr(options, "decode", None)
+    if name is not None:
+        one_of(*conf.names("decode")).check("--decode", name)
+    if name and given and not {"fusion", "first"} & conf.default_settings("decode", name).keys():
+        raise InputError(
+            f"--decode {name} has no settings; leave out {', '.join(map(_named, given))} or --decode {name}."
+        )
+    for key, value in given.items():
+        if value == "":
+            raise InputError(f"{_named(key)} must be a file; got an empty name.")
+    if given:
+        from asr.core.build import rules_of
+
+        rule_of = {
+            "beam": rules_of("decode", "beam")["beam_size"],
+            **rules_of("decode", "lm_rescoring"),
+            **rules_of("decode/fusion", "shallow_fusion"),
+        }
+        for key, value in given.items():
+            rule_of[key].check(_named(key), value)
+    settings = {"name": name, "beam_size": beam, "fusion": fusion}
+    return {key: value for key, value in settings.items() if value} | rescoring
+
+
+def characters(options: argparse.Namespace) -> str | None:
+    """Return the language or script of --characters, after checking its name."""
+    name: str | None = getattr(options, "characters", None)
+    if name is not None:
+        from asr.base.text.alphabets import find_alphabet
+
+        find_alphabet(name, "--characters")
+    return name
+
+
+def inference(options: argparse.Namespace) -> "Inference":
+    """Collect the options of inference: batches, and the cutting of long recordings."""
+    from asr.core.data.batch_plan import BatchBounds
+    from asr.core.recognition.chunks import ChunkBounds
+    from asr.core.recognition.inference import INFERENCE, Inference
+    from asr.core.recognition.long_form import at_silences
+
+    WORKERS.check("--num-workers", options.num_workers)
+    nbest = getattr(options, "nbest", INFERENCE.nbest)
+    for name, value in (("batch-seconds", options.batch_seconds), ("chunk", options.chunk), ("nbest", nbest)):
+        if value is not None and not value > 0:
+            raise InputError(f"--{name} must be positive; got {value}.")
+    if options.chunk is not None and options.chunk < SHORTEST_CHUNK:
+        raise InputError(f"--chunk must be at least {SHORTEST_CHUNK:g} seconds; got {options.chunk}.")
+    standard = INFERENCE.chunks
+    chunk = standard.chunk_seconds if options.chunk is None else options.chunk
+    context = min(standard.context_seconds, chunk / 4) if options.context is None else options.context
+    if not 0 <= context < chunk / 2:
+        raise InputError(f"--context must be at least 0 and less than half of --chunk; got {context} and {chunk}.")
+    batch_seconds = options.batch_seconds or INFERENCE.batches.seconds
+    return Inference(
+        BatchBounds(batch_seconds=batch_seconds, max_utterances=INFERENCE.batches.max_utterances),
+        ChunkBounds(chunk, context),
+        at_silences if options.segment == "silence" else None,
+        nbest,
+        options.num_workers,
+        language=getattr(options, "language", None),
+    )
+
+
+def progress_bar(is_printing: bool = False) -> "Progress":
+    """Make a progress bar on stderr, which is hidden if stderr is not a terminal.
+
+    Args:
+        is_printing: results are printed while the bar is shown; if stdout is a terminal, the bar is hidden, because it
+            would break their lines.
+    """
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
+    hidden = not sys.stderr.isatty() or (is_printing and sys.stdout.isatty())
+    return Progress(*columns, console=Console(stderr=True), transient=True, redirect_stdout=False, disable=hidden)
+
+
+@contextmanager
+def audio_progress(
+    description: str, utterances: "Iterable[Utterance]", is_printing: bool = False
+) -> "Iterator[Callable[[float], None]]":
+    """Show the progress through the audio of utterances; yield a function to call with the seconds of audio processed.
+
+    Where the progress bar is hidden, a line is printed to stderr every LINE_SECONDS. `is_printing`: see `progress_bar`.
+    """
+    total = sum(utterance.duration for utterance in utterances)
+    begun = announced = time.monotonic()
+    done = 0.0
+    with progress_bar(is_printing) as progress:
+        task = progress.add_task(description, total=total)
+
+        def on_progress(seconds: float) -> None:
+            nonlocal announced, done
+            done += seconds
+            progress.advance(task, seconds)
+            now = time.monotonic()
+            if progress.disable and now - announced > LINE_SECONDS and 0 < done < total:
+                announced = now
+                left = duration((now - begun) * (total - done) / done)
+                share = f"{duration(done)} of {duration(total)} of audio"
+                print(printable(f"{description}: {share}, {left} left"), file=sys.stderr, flush=True)
+
+        yield on_progress
+
+
+def check_language(language: str | None) -> None:
+    """Check that a language is a code of ISO 639.
+
+    Raises:
+        InputError: the code is not two or three lower-case letters.
+    """
+    if language is not None and not re.fullmatch("[a-z]{2,3}", language):
+        raise InputError(f"--language must be two or three lower-case letters, such as en; got {language!r}.")
+
+
+def complain(message: str) -> None:
+    """Print an error in one line; the command continues."""
+    print(f"error: {printable(message)}", file=sys.stderr)
+
+
+def complain_of(name: str, reason: str) -> None:
+    """Print an error about a recording; it begins with the recording's name, unless the reason contains this name."""
+    is_named = reason.startswith(f"{name}: ") or f"(id {name!r})" in reason
+    complain(reason if is_named else f"{name}: {reason}")
+
+
+def run_command(command: Callable[[Sequence[str] | None], int]) -> None:
+    """Run a command and exit; an InputError or StoreError becomes one line and status 1, Ctrl-C status 130."""
+    spin_briefly()
+    try:
+        status = command(None)
+        sys.stdout.flush()
+    except (InputError, StoreError) as error:
+        complain(str(error))
+        status = 1
+    except (RuntimeError, MemoryError) as error:
+        if not is_out_of_memory(error):
+            raise
+        reason = (str(error) or type(error).__name__).splitlines()[0]
+        complain(f"a batch must fit into memory; lower --batch-seconds or --chunk. {reason}")
+        status = 1
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        status = INTERRUPTED
+    except BrokenPipeError:  # the program that reads the output, such as `head`, has ended
+        status = 1
+    except OSError as error:
+        if error.errno not in NO_ROOM:
+            raise
+        complain(f"the disk must have room for {error.filename or 'the output'}; got: {error.strerror}.")
+        status = 1
+    reader_has_gone()
+    gc.freeze()  # avoids garbage collection at exit, which takes a quarter of a second with torch
+    sys.exit(status)

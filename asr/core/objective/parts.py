@@ -1,0 +1,231 @@
+"""Interfaces of objectives: what a training minimises, on what data, how it is validated, and what it writes.
+
+`asr.core.training` runs an objective in these steps: `Objective.prepare` reads data and settings, `Objective.build`
+makes the model with its losses and its data, Lightning trains, and `Objective.finish` writes and tests the bundle.
+"""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple, NoReturn, Protocol, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from asr.base.text.numbers import percent
+from asr.core.data.epoch_plan import EpochPlan
+from asr.core.data.position import Position
+from asr.core.data.training_set import RunBounds
+from asr.core.evaluation.perplexity import written
+
+Result = TypeVar("Result")
+
+
+class Measure(NamedTuple):
+    """The metric of a validation, which selects checkpoints and stops a training early; lower is better.
+
+    Args:
+        name: name in the names of metrics and checkpoints: lower-case letters and underscores.
+        title: name in the log.
+        write: formats a value, given the number of digits after the decimal point.
+    """
+
+    name: str
+    title: str
+    write: Callable[[float, int], str]
+
+
+WER = Measure("wer", "WER", percent)
+PERPLEXITY = Measure("perplexity", "perplexity per word", written)
+
+
+class Rate(NamedTuple):
+    """The unit in which the speed of a training is logged.
+
+    Args:
+        name: the metric is `train/<name>_per_second`.
+        title: name in the log.
+        per_element: number of these units in an element of a batch without padding, such as a feature frame.
+    """
+
+    name: str
+    title: str
+    per_element: float
+
+
+class Losses(NamedTuple):
+    """Losses of a batch of B examples.
+
+    Args:
+        by_name: losses of each example, (B,) each. The loss named "loss" is minimised; the others are logged.
+        units: number of units of each example, (B,), such as the tokens of its reference. The sum of the losses is
+            divided by the number of all units of the optimizer step.
+    """
+
+    by_name: Mapping[str, Tensor]
+    units: Tensor
+
+    @property
+    def loss(self) -> Tensor:
+        """The loss that is minimised, (B,)."""
+        return self.by_name["loss"]
+
+
+class TrainedBatch(Protocol):
+    """A batch of B examples, with tensors that can be moved to a device."""
+
+    @property
+    def ids(self) -> Sequence[str]:
+        """Names of the B examples, for messages."""
+
+    @property
+    def rejected(self) -> Sequence[Any]:
+        """Planned utterances that could not be read (`Rejected`)."""
+
+    @property
+    def sizes(self) -> Tensor:
+        """Number of elements of each example without padding, such as feature frames, (B,) on the batch's device."""
+
+    @property
+    def padded_size(self) -> int:
+        """Number of elements of the batch including padding."""
+
+    @property
+    def contents(self) -> Mapping[str, Any]:
+        """The tensors, by name, which are stored if a loss is not finite."""
+
+    def __len__(self) -> int:
+        """Return B."""
+
+    def to(self, device: torch.device | str, non_blocking: bool = False) -> Any:
+        """Return the batch on a device."""
+
+
+class Processes(Protocol):
+    """The processes of a training. All of them must call each method, in the same order."""
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this is the first process, which alone writes files."""
+
+    @property
+    def device(self) -> torch.device:
+        """Device of this process."""
+
+    def add_up(self, values: Tensor) -> Tensor:
+        """Sum a tensor over all processes."""
+
+    def gather(self, own: list[Result]) -> list[Result]:
+        """Concatenate the lists of all processes, in order."""
+
+    def fail_together(self, message: str) -> NoReturn:
+        """Stop all processes; the first reports the error."""
+
+
+class Validation(Protocol):
+    """Sums of one validation in one process."""
+
+    def add(self, batch: Any) -> None:
+        """Add a batch."""
+
+    def metrics(self, processes: Processes) -> Mapping[str, float]:
+        """Return the metrics over all processes, by name: the objective's measure, `loss`, and others."""
+
+
+class Trainable(Protocol):
+    """A model with its losses. It contains no data, because a moving average copies it.
+
+    Attributes:
+        model: what is trained and saved.
+        loss_names: names of the losses besides "loss".
+        rate: unit of the speed.
+        own_tensors: names of the model's tensors that a checkpoint contains; None: all. The others never change.
+        blocks: parts of the model whose weights are gathered one part at a time if weights are sharded.
+        depths: depths of weights by name, from which an optimizer can derive their learning rates; {}: all are equal.
+    """
+
+    model: nn.Module
+    loss_names: Sequence[str]
+    rate: Rate
+    own_tensors: Collection[str] | None
+    blocks: Sequence[nn.Module]
+    depths: Mapping[str, int]
+
+    def losses(self, batch: Any) -> Losses:
+        """Compute the losses of a batch with at least one example; all random numbers are drawn here."""
+
+    def idle(self) -> Tensor:
+        """Return a zero, (1,), that depends on every trained weight: the loss of a batch without examples."""
+
+    def too_large(self, batch: Any | None) -> str:
+        """Return the error message for a batch that does not fit into memory; None: it is unknown."""
+
+    def validation(self, step: int, epoch: int) -> Validation:
+        """Begin a validation after this number of optimizer steps, in this epoch, from 1."""
+
+
+class PlannedSet(Protocol):
+    """A training set with a batch plan for each epoch."""
+
+    def __len__(self) -> int:
+        """Return the number of examples."""
+
+    def epoch(self, position: Position) -> EpochPlan:
+        """Plan the part of an epoch that contains a position."""
+
+    def total_steps(self, position: Position, step: int, bounds: RunBounds) -> int:
+        """Return the number of optimizer steps of the whole run."""
+
+
+@dataclass(frozen=True)
+class TrainedData:
+    """What is trained on: the contents of the command's data module.
+
+    Args:
+        train: the training set.
+        max_unreadable: number of examples of an epoch that may be unreadable.
+    """
+
+    train: PlannedSet
+    max_unreadable: float
+
+
+class Objective(Protocol):
+    """What is trained: a component, conf/objective/<name>.yaml and asr/core/objective/<name>.py.
+
+    Attributes:
+        measure: metric of validations.
+        sections: sections of the config that the objective needs, besides `OF_EVERY_OBJECTIVE`.
+        optional: sections that its config may have. Other sections are left out; an override of one is refused.
+    """
+
+    measure: ClassVar[Measure]
+    sections: ClassVar[Sequence[str]]
+    optional: ClassVar[Sequence[str]]
+
+    def check(self, components: Mapping[str, Any]) -> None:
+        """Check the settings of all components, and their combination, before a training begins.
+
+        Raises:
+            InputError: a setting is invalid.
+        """
+
+    def prepare(self, settings: Any, rank: int, world_size: int, find_batch_seconds: Any) -> Any:
+        """Open the run folder, read the data, and fit what is fitted; return a `PreparedRun`.
+
+        The first process calls this method before the others, which read the files that it has written.
+
+        Args:
+            settings: settings of the run.
+            rank: rank of this process.
+            world_size: number of processes.
+            find_batch_seconds: finds a number for `data.batch_seconds=auto` of a recogniser (`FindBatchSeconds`).
+
+        Raises:
+            InputError: the data, the settings or the folder cannot be used.
+        """
+
+    def build(self, prepared: Any) -> tuple[Trainable, Any]:
+        """Make the model with its losses, and the data (`TrainedData`); log their sizes and the start of the run."""
+
+    def finish(self, prepared: Any, data: Any, device: torch.device) -> Mapping[str, Any]:
+        """Write the bundle, test it, and return the results by name; only the first process calls this method."""
