@@ -14,6 +14,7 @@ def train(settings: "RunSettings") -> float | None:
     Returns:
         The lowest WER of the stored checkpoints, which a sweep minimises; None without a validation.
     """
+    from asr.core.cli.apps import of_app
     from asr.core.run.outcome import check_learnt
     from asr.core.training.callbacks import speech_callbacks
     from asr.core.training.data_module import SpeechData
@@ -23,7 +24,8 @@ def train(settings: "RunSettings") -> float | None:
         loading = settings.num_workers, settings.data.features_on
         return SpeechData(source.train, source.corpus.valid, source.augmentation, position, *loading)
 
-    outcome = run_training(settings, make_data, speech_callbacks)
+    of_apps = of_app("report.training", "leave_report"), of_app("doctor.longest_batch", "find_batch_seconds")
+    outcome = run_training(settings, make_data, speech_callbacks, *of_apps)
     if outcome.results and settings.debug.max_wer is not None:
         check_learnt(outcome.results, settings.debug.max_wer)
     return outcome.score

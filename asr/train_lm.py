@@ -18,6 +18,7 @@ def train_lm(settings: "LanguageModelSettings") -> float | None:
     Returns:
         The lowest perplexity per word of the stored checkpoints, which a sweep minimises.
     """
+    from asr.core.cli.apps import of_app
     from asr.core.training.callbacks import text_callbacks
     from asr.core.training.data_module import TextData
     from asr.core.training.run import run_training
@@ -25,7 +26,7 @@ def train_lm(settings: "LanguageModelSettings") -> float | None:
     def make_data(settings: "LanguageModelSettings", source: Any, position: Any) -> TextData:
         return TextData(source.train, source.valid, settings.text.bounds, position)
 
-    return run_training(settings, make_data, text_callbacks).score
+    return run_training(settings, make_data, text_callbacks, of_app("report.training", "leave_report")).score
 
 
 def read_config(resolved: Mapping[str, Any], overrides: Sequence[str] = ()) -> "LanguageModelSettings":

@@ -11,10 +11,10 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from asr.apps.bulk.options import add_bulk, check_bulk, run_bulk
 from asr.base.storage.location import file_name, is_url, printable_url
 from asr.base.text.numbers import counted
 from asr.base.text.printable import printable
+from asr.core.cli.apps import has_app
 from asr.core.cli.captions import add_captions, caption, check_captions
 from asr.core.cli.command import (
     add_decoding,
@@ -60,14 +60,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     add_language(parser)
     add_decoding(parser)
     add_captions(parser)
-    add_bulk(parser)
+    parser.set_defaults(parts=False)
+    if has_app("bulk"):
+        from asr.apps.bulk.options import add_bulk
+
+        add_bulk(parser)
     options = parser.parse_args(arguments)
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="surrogateescape")  # a file name need not be UTF-8
 
     inference_options = inference(options)
     check_captions(options)
-    check_bulk(options)
+    if has_app("bulk"):
+        from asr.apps.bulk.options import check_bulk
+
+        check_bulk(options)
     if options.parts:
         return _bulk(options, inference_options)
     recognizer = load_model(options)
@@ -94,6 +101,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _bulk(options: argparse.Namespace, inference_options: "Inference") -> int:
     """Run a bulk job; the process that finds all parts done writes the report. The status is 0 even after failures."""
+    from asr.apps.bulk.options import run_bulk
+
     job = run_bulk(options, inference_options, partial(_check_bulk, inference_options=inference_options))
     if job is not None:
         from asr.apps.bulk.page import bulk_page

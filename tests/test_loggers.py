@@ -54,7 +54,7 @@ def test_several_loggers_can_be_chosen_and_by_default_there_is_no_logger() -> No
             "+logger.wandb.key=1",
             "logger.wandb ... key",
         ),
-        ("+logger.nothing.x=1", "training.logger.name ... asr/components/logger"),
+        ("+logger.nothing.x=1", "logger.name ... asr/components/logger"),
     ],
 )
 def test_an_invalid_setting_is_named(override: str, message: str) -> None:

@@ -31,8 +31,7 @@ from asr.base.onnx.names import JOINER_NAMES, PREDICTOR_NAMES
 from asr.base.onnx.session import run, session
 from asr.components.features.normalize.global_cmvn import FILE as STATISTICS
 from asr.components.program import transducer
-from asr.components.program.exported import exported
-from asr.core.build import component
+from asr.core.build import component, exported
 from asr.core.checkpoint.bundle import read_bundle, replace_bundle
 from asr.core.checkpoint.load import load_recognizer, write_bundle
 from asr.core.recognition.recognizer import Recognizer

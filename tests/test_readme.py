@@ -88,7 +88,7 @@ def test_a_component_in_the_guide_trains_and_transcribes(
     assert all(any(name.startswith(part) for part in ("asr/", "conf/", "mylab/")) for name in files_of_guide())
     files = files_of_guide()
     for name in ("encoder/pooled.py", "conf/encoder/pooled.yaml"):  # the package may have this encoder, too
-        files[f"mylab/speech/{name}"] = files[name if name.startswith("conf/") else f"asr/{name}"]
+        files[f"mylab/speech/{name}"] = files[name if name.startswith("conf/") else f"asr/components/{name}"]
     for name, content in files.items():
         if name.startswith(begin):
             (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)

@@ -20,30 +20,37 @@ from asr.core.objective.language_model import LanguageModelSettings
 from asr.core.run.settings import RunSettings, read_run_settings
 from tests.conftest import CONF, ROOT, resolved
 
+FLOORS = ["base", "components", "core", "apps"]
+PARTS = [
+    *("adapter", "augment", "decode", "encoder", "features", "head", "logger", "optimizer", "prompt", "schedule"),
+    "tokenizer",
+]
+APPS = [
+    *("bulk", "check", "convert", "doctor", "export", "finetune", "language_models", "report", "runs", "serve"),
+    "shards",
+]
 # Folders, and the modules of the contract, from the lowest layer up: a line's modules import only from earlier lines.
 # Commands, which are in asr/ itself, are above all layers, and do not import each other.
 LAYERS = [
     ["errors"],
-    ["lengths", "system"],
-    ["settings"],
-    ["interfaces", "storage"],
-    ["audio", "text", "language_model", "kernels"],
-    ["web"],
-    ["adapter", "augment", "decode", "encoder", "features", "head", "optimizer", "prompt", "schedule", "tokenizer"],
-    ["token_model"],
-    ["data"],
-    ["sources"],
-    ["recognition"],
-    ["evaluation", "build"],
-    ["onnx"],
-    ["checkpoint"],
-    ["interchange"],
-    ["run"],
-    ["objective"],
-    ["publishing", "bulk"],
-    ["cli", "contract", "diagnosis"],
-    ["report"],
-    ["server", "training"],
+    ["lengths", "base/system"],
+    ["base/settings"],
+    ["interfaces", "base/storage"],
+    ["base/audio", "base/text", "base/language_model", "base/kernels", "base/onnx"],
+    [f"components/{name}" for name in PARTS],
+    ["components/token_model", "components/program"],
+    ["core/data"],
+    ["core/recognition"],
+    ["core/build"],
+    ["core/evaluation"],
+    ["core/checkpoint"],
+    ["core/hub"],
+    ["core/run"],
+    ["core/objective"],
+    ["core/cli"],
+    ["core/training"],
+    ["apps/web"],
+    [f"apps/{name}" for name in APPS],
 ]
 COMMANDS = sorted(
     path.stem
@@ -51,15 +58,15 @@ COMMANDS = sorted(
     if path.stem not in {"__init__", "__main__", *(name for names in LAYERS for name in names)}
 )
 RECIPES_MAY = {
-    *("errors", "system", "storage", "text", "audio", "data.manifest", "sources"),
+    *("errors", "base/system", "base/storage", "base/text", "base/audio", "core.data.manifest", "apps/finetune"),
     *(
-        "bulk.statistics",
-        "evaluation.bootstrap",
-        "evaluation.utterances",
-        "evaluation.word_errors",
-        "recognition.confidence",
+        "apps.bulk.statistics",
+        "core.evaluation.bootstrap",
+        "core.evaluation.utterances",
+        "core.evaluation.word_errors",
+        "core.recognition.confidence",
     ),  # used only by recipes/pseudo_label
-    *("web.chart", "web.page"),
+    *("apps.web.chart", "apps.web.page"),
 }
 
 
@@ -87,10 +94,33 @@ def imported(tree: ast.Module) -> set[str]:
     return names
 
 
+def room(module: str) -> str:
+    """Return the folder of a module on its floor, such as core/data; the name of a module on no floor."""
+    return "/".join(module.split(".")[: 2 if module.split(".")[0] in FLOORS else 1])
+
+
 def layer(module: str) -> int:
     """Return the number of the line in LAYERS that names a module's folder; commands are after the last line."""
-    first = module.split(".")[0]
-    return next((number for number, names in enumerate(LAYERS) if first in names), len(LAYERS))
+    return next((number for number, names in enumerate(LAYERS) if room(module) in names), len(LAYERS))
+
+
+def test_core_imports_no_part_and_no_app_and_a_part_imports_only_base() -> None:
+    wrong = set()
+    for module, tree in modules("asr"):
+        for theirs in (name.removeprefix("asr.") for name in imported(tree) if module_file(name)):
+            mine, other = (name.split(".")[0] for name in (module, theirs))
+            if (mine, other) == ("core", "components") or (
+                mine in FLOORS and other in FLOORS[FLOORS.index(mine) + 1 :]
+            ):
+                wrong.add((module, theirs))
+    assert wrong == set()
+
+
+def test_an_app_imports_no_other_app_but_the_kit_of_pages() -> None:
+    for module, tree in modules("asr"):
+        for theirs in (name.removeprefix("asr.") for name in imported(tree) if module_file(name)):
+            if module.startswith("apps.") and theirs.startswith("apps."):
+                assert room(theirs) in (room(module), "apps/web"), f"asr/{module} imports {theirs}"
 
 
 def test_a_module_imports_only_from_its_own_folder_and_from_lower_layers() -> None:
@@ -99,14 +129,13 @@ def test_a_module_imports_only_from_its_own_folder_and_from_lower_layers() -> No
             theirs = name.removeprefix("asr.")
             if not name.startswith("asr.") or not module_file(name):
                 continue
-            same_folder = theirs.split(".")[0] == module.split(".")[0]
-            assert same_folder or layer(theirs) < layer(module), f"asr/{module} imports {name}"
+            assert room(theirs) == room(module) or layer(theirs) < layer(module), f"asr/{module} imports {name}"
 
 
 def test_the_package_lists_every_folder_in_the_order_of_the_layers() -> None:
     about = (ROOT / "asr" / "__init__.py").read_text().partition("from the lowest layer up")[2]
-    lines = re.findall(r"^# {5}((?:\w+/ ?)+)", about, re.MULTILINE)
-    named = re.findall(r"\w+", " ".join(lines))
+    lines = re.findall(r"^# {5}((?:\w+/\w+/ ?)+)", about, re.MULTILINE)
+    named = re.findall(r"\w+/\w+", " ".join(lines))
     folders = [name for names in LAYERS for name in names if (ROOT / "asr" / name).is_dir()]
     assert sorted(named) == sorted(folders)
     order = {name: number for number, names in enumerate(LAYERS) for name in names}
@@ -166,8 +195,9 @@ def without_types(tree: ast.Module) -> ast.Module:
 
 
 def test_the_package_folder_itself_contains_only_the_contract_and_the_commands() -> None:
-    contract = {"__init__", "__main__", "interfaces", "errors", "lengths", "build"}
+    contract = {"__init__", "__main__", "interfaces", "errors", "lengths"}
     assert {path.stem for path in (ROOT / "asr").glob("*.py")} == contract | set(COMMANDS)
+    assert {path.name for path in (ROOT / "asr").iterdir() if (path / "__init__.py").is_file()} == set(FLOORS)
     for command in COMMANDS:
         assert 'if __name__ == "__main__":' in (ROOT / "asr" / f"{command}.py").read_text(), command
 
@@ -201,16 +231,17 @@ def test_the_wheel_contains_the_assets_of_pages() -> None:
 def test_only_training_imports_lightning_and_hydra() -> None:
     for module, tree in modules("asr"):
         tops = {name.split(".")[0] for name in imported(tree)}
-        assert "lightning" not in tops or module == "train" or module.startswith("training."), module
-        assert not tops & {"hydra", "omegaconf"} or module == "training.hydra_command", module
+        may = module == "train" or room(module) in ("core/training", "components/logger")
+        assert "lightning" not in tops or may, module
+        assert not tops & {"hydra", "omegaconf"} or module == "core.training.hydra_command", module
 
 
-MAY_HOLD_CONFIGS = {"build", "checkpoint", "interchange", "onnx", "publishing"}  # they read and write component configs
+MAY_HOLD_CONFIGS = {"core/build", "core/checkpoint", "core/hub", "apps/convert", "apps/export"}  # configs of components
 
 
 def test_the_name_config_occurs_only_where_components_are_built_or_stored() -> None:
     for module, tree in modules("asr"):
-        if module.split(".")[0] in MAY_HOLD_CONFIGS:
+        if room(module) in MAY_HOLD_CONFIGS:
             continue
         for node in ast.walk(tree):
             name = node.arg if isinstance(node, ast.arg) else node.id if isinstance(node, ast.Name) else ""
@@ -222,15 +253,14 @@ def test_recipes_import_only_the_lowest_layers() -> None:
         for name in imported(tree):
             if name.startswith("asr."):
                 theirs = name.removeprefix("asr.")
-                assert {theirs, theirs.split(".")[0]} & RECIPES_MAY, f"recipes/{module} imports {name}"
+                assert {theirs, room(theirs)} & RECIPES_MAY, f"recipes/{module} imports {name}"
 
 
 def test_component_groups_do_not_import_each_other() -> None:
-    groups = next(names for names in LAYERS if "encoder" in names)
     for module, tree in modules("asr"):
-        mine = module.split(".")[0]
-        others = {f"asr.{group}" for group in groups if group != mine}
-        if mine in groups:
+        mine = room(module)
+        others = {f"asr.components.{group}" for group in PARTS if mine != f"components/{group}"}
+        if mine in {f"components/{group}" for group in PARTS}:
             assert not [name for name in imported(tree) if any(name.startswith(other) for other in others)]
 
 

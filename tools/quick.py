@@ -49,7 +49,8 @@ def configured(path: str) -> str:
     group = re.match(r"conf/(.+)/\w+\.yaml", path)
     if group and (ROOT / path).is_file():
         name = re.search(r"^name: (\w+)", (ROOT / path).read_text(), re.MULTILINE)
-        return f"asr/{group[1]}/{name[1]}.py" if name else path
+        floor = "core" if group[1] == "objective" else "components"
+        return f"asr/{floor}/{group[1]}/{name[1]}.py" if name else path
     return path
 
 

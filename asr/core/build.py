@@ -98,6 +98,22 @@ def decoders_of(head: Config) -> Decoders:
     return decoders
 
 
+def exported(model: Model, programs: Mapping[str, Path | bytes]) -> Model:
+    """Make a model whose encoder and head are ONNX programs.
+
+    Args:
+        model: the model that was exported; its encoder and head need no weights.
+        programs: ONNX files, or their contents, by file name.
+
+    Raises:
+        InputError: a program is damaged, or does not belong to the model.
+    """
+    opened: Any = find_class("program", "exported")(model.encoder, model.head, model.tokenizer.vocab_size, programs)
+    made = Model(model.normalize, model.tokenizer, model.features, opened.encoder, opened.head)
+    made.eval()
+    return made
+
+
 def build_adapter(config: Config) -> Adapter:
     """Make an adapter, which can be inserted into a trained model or merged into its weights."""
     adapter: Adapter = component("adapter", config)()
@@ -158,6 +174,16 @@ def build_tokenizer(config: Config) -> Tokenizer:
 def build_features(config: Config) -> Features:
     """Make features; the caller must `fit` or `load` their normalisation."""
     return component("features", config["features"])()
+
+
+def build_batched(features: Features) -> nn.Module:
+    """Make the module that computes features of a batch of waveforms.
+
+    Raises:
+        InputError: there is none for these features.
+    """
+    made: nn.Module = find_class("features/batched", "front_end")(features)
+    return made
 
 
 def build_labels(config: Config) -> Labels:
@@ -332,14 +358,16 @@ def component(group: str, config: Config, where: str = "") -> partial[Any]:
     wraps = getattr(cls, "wraps", "")  # name of the setting that contains another component of this group
     kinds = {key: f"{group}/{key}" for key, value in settings.items() if isinstance(value, Mapping)}
     kinds |= {
-        key: f"{group}/{key}" for key in settings if any((home.folder / group / key).is_dir() for home in homes())
+        key: f"{group}/{key}"
+        for key in settings
+        if any((home.of(group).folder / group / key).is_dir() for home in homes())
     }
     nested = {key: component(kind, settings[key]) for key, kind in kinds.items() if key != wraps}
     if wraps:
         inner = settings[wraps]
         if isinstance(inner, Mapping) and inner.get("name") == config["name"]:
             must = f"{where}.{wraps} must not be {config['name']} itself"
-            raise InputError(f"{must}. Choose another file of asr/{group}.")
+            raise InputError(f"{must}. Choose another file of conf/{group}.")
         nested[wraps] = component(group, inner, f"{where}.{wraps}")
     for key, rule in rules(cls).items():
         rule.check(f"{where}.{key}", settings[key])
@@ -374,7 +402,7 @@ def rules(cls: Callable[..., Any]) -> dict[str, Rule]:
 
 
 def rules_of(group: str, name: str) -> dict[str, Rule]:
-    """Return the rules of the settings of the component asr/<group>/<name>.py."""
+    """Return the rules of the settings of the component <group>/<name>.py."""
     return rules(find_class(group, name))
 
 
@@ -387,11 +415,13 @@ def find_class(group: str, name: object) -> Callable[..., Any]:
     dotted = group.replace("/", ".")
     parts = [*group.split("/"), name]
     safe = all(isinstance(part, str) and re.fullmatch(r"[a-z][a-z0-9_]{,99}", part) for part in parts)
-    places = [home for home in homes() if safe and (home.folder / group / f"{name}.py").is_file()]
+    packages = [home.of(group) for home in homes()]
+    places = [home for home in packages if safe and (home.folder / group / f"{name}.py").is_file()]
     if not places:
-        files = (file for home in homes() for file in (home.folder / group).glob("[a-z]*.py"))
+        files = (file for home in packages for file in (home.folder / group).glob("[a-z]*.py"))
         names = ", ".join(sorted(file.stem for file in files)) or "none"
-        where = " or ".join([f"asr/{group}", *(f"{home.package}.{dotted}" for home in homes()[1:])])
+        ours = f"{packages[0].package}.{dotted}".replace(".", "/")
+        where = " or ".join([ours, *(f"{home.package}.{dotted}" for home in packages[1:])])
         raise InputError(f"{dotted}.name must be a file in {where} ({names}); got {shown(name)}.")
     if len(places) > 1:
         both = " and ".join(home.package for home in places)

@@ -13,6 +13,7 @@ from typing import Any
 import yaml
 
 from asr.base.settings.conf import CONF, default_settings, names
+from asr.base.settings.plugins import OURS
 from asr.base.settings.read import Entry, Kind, entries
 from asr.base.settings.rule import MAX_NUMBER, one_of
 from asr.base.text.normalize import NORMALIZERS
@@ -154,7 +155,8 @@ def _plain_page(group: str) -> str:
 def _component_page(group: str) -> str:
     """Return the page of a group of components: a section for each class, followed by the sections of its parts."""
     example = "augment=[noise,spec_augment]" if group == "augment" else f"{group}={names(group)[0]}"
-    intro = f"A file of `conf/{group}/` configures a class in `asr/{_package(group)}/`: `{example}`."
+    package = f"{OURS.of(group).package}.{group}".replace(".", "/")
+    intro = f"A file of `conf/{group}/` configures a class in `{package}/`: `{example}`."
     parts = [f"# {group}\n\n{intro}\n"]
     for folder in [CONF / group, *sorted(path for path in (CONF / group).rglob("*") if path.is_dir())]:
         mine = folder.relative_to(CONF).as_posix()
@@ -168,10 +170,6 @@ def _component_page(group: str) -> str:
     return "\n".join(parts)
 
 
-def _package(group: str) -> str:
-    return "training/logger" if group == "logger" else group
-
-
 def _class_section(group: str, name: str, files: list[str]) -> str:
     """Return the description of a class and the table of its settings.
 
@@ -179,7 +177,7 @@ def _class_section(group: str, name: str, files: list[str]) -> str:
     """
     settings = {file: {"name": name, **default_settings(group, file)} for file in files}
     texts = {file: (CONF / group / f"{file}.yaml").read_text(encoding="utf-8") for file in files}
-    cls = build.find_class(_package(group), name)
+    cls = build.find_class(group, name)
     rules, meanings = build.rules(cls), argument_docs(cls)
     description = re.split(r"\n *\n(?=Args:|Shapes:|Raises:|Attributes:)", inspect.getdoc(cls) or "")[0]
     notes = {file: comments(texts[file]) for file in files}

@@ -100,11 +100,12 @@ def without_files(home: Home) -> Iterator[Component]:
     """Yield the components of a package without a YAML file: Python files that define a class with the file's name."""
     named = {(file.group, _class_file(file)) for file in components(home)}
     for group in GROUPS:
-        for path in sorted((home.folder / group).rglob("*.py")):
+        folder = home.of(group).folder
+        for path in sorted((folder / group).rglob("*.py")):
             classes = {
                 node.name.lower() for node in ast.parse(path.read_bytes()).body if isinstance(node, ast.ClassDef)
             }
-            place = Component(path.parent.relative_to(home.folder).as_posix(), path.stem)
+            place = Component(path.parent.relative_to(folder).as_posix(), path.stem)
             if path.stem.replace("_", "") in classes and place not in named and names(place.group):
                 yield place
 

@@ -27,8 +27,7 @@ from asr.base.onnx.names import (
     STEP,
 )
 from asr.base.onnx.session import check_installed
-from asr.components.program.exported import exported
-from asr.core.build import Config, build_decoder
+from asr.core.build import Config, build_decoder, exported
 from asr.core.recognition.recognizer import Recognizer
 from asr.errors import InputError
 

@@ -6,8 +6,8 @@ from an untrusted source, and importing a package runs its code.
 
 import importlib.util
 import re
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from asr.base.settings.rule import Rule, list_of
@@ -33,15 +33,22 @@ class Home:
         package: dotted name of the package; `<package>.<group>.<name>` is the module of a component.
         folder: folder of the package.
         conf: folder of the YAML files, `<conf>/<group>/<name>.yaml`.
+        elsewhere: packages of those groups that are not in this package.
     """
 
     package: str
     folder: Path
     conf: Path
+    elsewhere: "Mapping[str, Home]" = field(default_factory=dict)
+
+    def of(self, group: str) -> "Home":
+        """Return the package that contains a group, such as encoder or encoder/norm."""
+        return self.elsewhere.get(group.partition("/")[0], self)
 
 
-_HERE = Path(__file__).parent.parent
-OURS = Home("asr", _HERE, _HERE / "conf" if (_HERE / "conf").is_dir() else _HERE.parent / "conf")  # in a wheel: inside
+_HERE = Path(__file__).parents[2]
+_CONF = _HERE / "conf" if (_HERE / "conf").is_dir() else _HERE.parent / "conf"  # in a wheel: inside
+OURS = Home("asr.components", _HERE / "components", _CONF, {"objective": Home("asr.core", _HERE / "core", _CONF)})
 
 _named: dict[str, Home] = {}  # the plugins that the command has named, by package
 

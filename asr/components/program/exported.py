@@ -11,7 +11,6 @@ from asr.base.onnx.names import ENCODER, NET_INPUTS, NET_OUTPUTS, PROGRAM, STEP,
 from asr.base.onnx.session import check_tokens, run, session
 from asr.components.program.runtime import LogProbs, OnnxEncoder
 from asr.components.program.transducer import open_transducer
-from asr.core.recognition.model import Model
 from asr.errors import InputError
 from asr.interfaces import NO_TAPS, Encoded, Encoder, Head, NamedBlocks, State, StreamingEncoder, Taps
 
@@ -76,32 +75,35 @@ def open_step(program: Path | bytes, made_of: StreamingEncoder, vocab_size: int)
     return opened
 
 
-def exported(model: Model, programs: Mapping[str, Path | bytes]) -> Model:
-    """Make a model whose encoder and head are ONNX programs.
+class Exported:
+    """An encoder and a head that are ONNX programs.
 
     Args:
-        model: the model that was exported; its encoder and head need no weights.
+        encoder: encoder of the model that was exported; it needs no weights.
+        head: head of that model; it needs no weights.
+        vocab_size: number of tokens of the model's tokenizer.
         programs: ONNX files, or their contents, by file name.
 
     Raises:
         InputError: a program is damaged, or does not belong to the model.
     """
-    vocab_size = model.tokenizer.vocab_size
+
+    def __init__(self, encoder: Encoder, head: Head, vocab_size: int, programs: Mapping[str, Path | bytes]) -> None:
+        self.encoder, self.head = _opened(encoder, head, vocab_size, programs)
+
+
+def _opened(
+    encoder: Encoder, head: Head, vocab_size: int, programs: Mapping[str, Path | bytes]
+) -> tuple[Encoder, Head]:
     if ENCODER in programs:
-        return _made(model, *open_transducer(programs, model, vocab_size))
+        return open_transducer(programs, encoder, head, vocab_size)
     opened = session(programs[PROGRAM], NET_INPUTS, NET_OUTPUTS)
     check_tokens(programs[PROGRAM], opened, vocab_size)
     if STEP in programs:
-        whole = OnnxEncoder(opened, model.encoder, vocab_size)
-        encoder_of_config = model.encoder.streaming
+        whole = OnnxEncoder(opened, encoder, vocab_size)
+        encoder_of_config = encoder.streaming
         if encoder_of_config is None:
-            raise InputError(f"{STEP} must belong to a streaming encoder; got {type(model.encoder).__name__}.")
+            raise InputError(f"{STEP} must belong to a streaming encoder; got {type(encoder).__name__}.")
         step = open_step(programs[STEP], encoder_of_config, vocab_size)
-        return _made(model, OnnxStreamingEncoder(whole, step, encoder_of_config), LogProbs(vocab_size))
-    return _made(model, OnnxEncoder(opened, model.encoder, vocab_size), LogProbs(vocab_size))
-
-
-def _made(model: Model, encoder: Encoder, head: Head) -> Model:
-    made = Model(model.normalize, model.tokenizer, model.features, encoder, head)
-    made.eval()
-    return made
+        return OnnxStreamingEncoder(whole, step, encoder_of_config), LogProbs(vocab_size)
+    return OnnxEncoder(opened, encoder, vocab_size), LogProbs(vocab_size)

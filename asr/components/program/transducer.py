@@ -20,9 +20,8 @@ from asr.base.onnx.names import (
 from asr.base.onnx.session import check_tokens, run, session
 from asr.components.head.transducer import Transducer
 from asr.components.program.runtime import LogProbs, OnnxEncoder
-from asr.core.recognition.model import Model
 from asr.errors import InputError
-from asr.interfaces import NO_TAPS, Encoded, Targets, TransducerHead
+from asr.interfaces import NO_TAPS, Encoded, Encoder, Head, Targets, TransducerHead
 from asr.lengths import Lengths
 
 if TYPE_CHECKING:
@@ -120,7 +119,7 @@ class OnnxTransducer:
 
 
 def open_transducer(
-    programs: Mapping[str, Path | bytes], model: Model, vocab_size: int
+    programs: Mapping[str, Path | bytes], encoder: Encoder, head: Head, vocab_size: int
 ) -> tuple[OnnxEncoder, OnnxTransducer]:
     """Open the programs of a transducer: its encoder and its head.
 
@@ -132,8 +131,8 @@ def open_transducer(
     Raises:
         InputError: a program is damaged, or does not belong to the model.
     """
-    durations = cast(TransducerHead, model.head).durations
-    frame_head = None if model.head.frame_head is None else LogProbs(vocab_size)
+    durations = cast(TransducerHead, head).durations
+    frame_head = None if head.frame_head is None else LogProbs(vocab_size)
     encoder = session(programs[ENCODER], NET_INPUTS, ENCODER_OUTPUTS if frame_head is None else HYBRID_OUTPUTS)
     if frame_head is not None:
         check_tokens(programs[ENCODER], encoder, vocab_size)
@@ -142,4 +141,4 @@ def open_transducer(
     predictor, joiner = OnnxPredictor(session(programs[PREDICTOR], *PREDICTOR_NAMES)), OnnxJoiner(opened)
     output_dim = joiner.dim + (0 if frame_head is None else vocab_size)
     head = OnnxTransducer(predictor, joiner, durations, frame_head)
-    return OnnxEncoder(encoder, model.encoder, output_dim), head
+    return OnnxEncoder(encoder, encoder, output_dim), head

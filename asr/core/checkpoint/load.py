@@ -22,6 +22,7 @@ from asr.core.build import (
     build_model,
     build_tokenizer,
     decoders_of,
+    exported,
 )
 from asr.core.checkpoint.adapted import ADAPTER, BASE, check_whole, is_adapter, merged
 from asr.core.checkpoint.address import hub_hint
@@ -183,8 +184,6 @@ def bundle_recognizer(
             _check_variances(bundle.weights, path)
             _load_weights(model, bundle.weights)
         else:
-            from asr.components.program.exported import exported
-
             model = exported(model, bundle.programs)
         if characters is not None:
             model.head = locked(model.head, tokenizer, characters)

@@ -7,9 +7,7 @@ from typing import Any
 from torch import Tensor
 
 from asr.base.text.normalize import Normalizer
-from asr.components.augment.noise import Noise
-from asr.components.augment.reverberation import Reverberation
-from asr.components.augment.simulated_room import SimulatedRoom
+from asr.core.build import find_class
 from asr.core.data.dataset import load_utterance
 from asr.core.data.manifest import Utterance
 from asr.core.data.recordings import RecordingList
@@ -59,10 +57,11 @@ class Changed:
 
 def in_noise(recordings: RecordingList, snrs_db: Sequence[float], sample_rate: int) -> list[Condition]:
     """Return a condition for each signal-to-noise ratio; it mixes one of the recordings into each utterance."""
+    noise = find_class("augment", "noise")
     return [
         Condition(
             f"noise, {snr_db:g} dB",
-            Noise(sample_rate, recordings=recordings, probability=1.0, snr_db=[snr_db, snr_db], max_recordings=1),
+            noise(sample_rate, recordings=recordings, probability=1.0, snr_db=[snr_db, snr_db], max_recordings=1),
             snr_db,
         )
         for snr_db in snrs_db
@@ -71,14 +70,16 @@ def in_noise(recordings: RecordingList, snrs_db: Sequence[float], sample_rate: i
 
 def in_rooms(responses: RecordingList, sample_rate: int) -> Condition:
     """Return the condition that convolves each utterance with one of the impulse responses."""
-    return Condition("rooms", Reverberation(sample_rate, recordings=responses, probability=1.0))
+    reverberation = find_class("augment", "reverberation")
+    return Condition("rooms", reverberation(sample_rate, recordings=responses, probability=1.0))
 
 
 def in_simulated_rooms(rt60_seconds: float, sample_rate: int) -> Condition:
     """Return the condition that convolves each utterance with the response of a simulated room."""
     metres, height = list(ROOM_METRES), list(ROOM_HEIGHT_METRES)
     rt60 = [rt60_seconds, rt60_seconds]
-    room = SimulatedRoom(sample_rate, probability=1.0, width_metres=metres, height_metres=height, rt60_seconds=rt60)
+    simulated_room = find_class("augment", "simulated_room")
+    room = simulated_room(sample_rate, probability=1.0, width_metres=metres, height_metres=height, rt60_seconds=rt60)
     return Condition(f"rooms, {rt60_seconds:g} s", room)
 
 

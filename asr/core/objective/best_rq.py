@@ -12,7 +12,6 @@ from torch import Tensor, nn
 from asr.base.kernels.choice import exact
 from asr.base.settings.rule import above, number, whole
 from asr.base.text.numbers import percent
-from asr.components.encoder.stack import depths_in
 from asr.core import build
 from asr.core.data.batch import Batch, Rejected
 from asr.core.data.seeds import derive_seed
@@ -21,6 +20,7 @@ from asr.core.objective.parts import Losses, Measure, Processes, Rate
 from asr.core.objective.recognition import SpeechToTrain, too_large
 from asr.core.objective.untranscribed import WithoutTexts, idle_step, new_encoder, speech_to_train
 from asr.core.objective.word_validation import described
+from asr.core.recognition.depths import depths_in
 from asr.core.run.preparation import PreparedSpeech
 from asr.errors import InputError
 from asr.interfaces import Encoder, Features

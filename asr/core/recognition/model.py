@@ -8,10 +8,10 @@ from torch import Tensor, nn
 
 from asr.base.text.hidden_pieces import language_tags
 from asr.base.text.normalize import Normalizer, scored_by
-from asr.components.encoder.stack import depths_in
 from asr.core.data.batch import Batch
 from asr.core.data.dataset import Reference
 from asr.core.data.labels import LANGUAGE, NO_LABELS, Labels
+from asr.core.recognition.depths import depths_in
 from asr.errors import InputError
 from asr.interfaces import Encoded, Encoder, Features, Head, Prompt, Tokenizer
 from asr.lengths import Lengths

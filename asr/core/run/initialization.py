@@ -16,7 +16,6 @@ from torch import Tensor, nn
 from asr.base.settings.conf import default_settings
 from asr.base.text.numbers import counted
 from asr.base.text.printable import listed
-from asr.components.head.joint_network import Joiner
 from asr.core.build import PROMPT, build_features, build_labels, build_model, build_tokenizer, decoders_of
 from asr.core.checkpoint.adapted import weights_digest
 from asr.core.checkpoint.bundle import Bundle, is_encoder
@@ -233,8 +232,8 @@ class Initialization:
 
     def _start_joiner(self, head: nn.Module, weight: Tensor, bias: Tensor) -> None:
         """Initialise the joiner, if the head has one, from the CTC layer of the initial model."""
-        for joiner in (part for part in head.modules() if isinstance(part, Joiner)):
-            if joiner.start_from_frames(weight, bias):
+        for joiner in (part for part in head.modules() if hasattr(part, "start_from_frames")):
+            if cast(Any, joiner).start_from_frames(weight, bias):
                 logger.info("init.from: the joiner starts from the CTC layer of %s", self.source)
             else:
                 needs = f"head.joint_activation=relu head.joint_dim={2 * weight.shape[1]}"

@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader, Dataset, Sampler
 
 from asr.base.system.processes import die_with_parent, return_memory, shared_memory, start_method
 from asr.base.text.printable import listed
-from asr.components.features.batched.front_end import FrontEnd
+from asr.core.build import build_batched
 from asr.core.data.batch import Batch, collate
 from asr.core.data.batch_plan import BatchBounds, BatchSampler, plan_evaluation
 from asr.core.data.dataset import Augmentation, Item, SpeechDataset
@@ -194,7 +194,7 @@ class SpeechData(TrainingData):
         if reference.views > 1 and not augmentation.features:
             problem = "differ only by dropout, because no augmentation masks features; add augment=[..., spec_augment]"
             logger.warning("the %d views of an utterance %s", reference.views, problem)
-        self._front_end = FrontEnd(features) if features_on == "device" else None
+        self._front_end = build_batched(features) if features_on == "device" else None
         lengths = training_set.settings.lengths
         of_batch: Callable[[Any], Any] = partial(collate, lengths=lengths, labels=reference.labels)
         of_waveform: Any = features

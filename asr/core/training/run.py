@@ -3,13 +3,12 @@
 import logging
 from collections.abc import Callable, Mapping
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import lightning.pytorch as pl
 import torch
 
-from asr.apps.doctor.longest_batch import find_batch_seconds
-from asr.apps.report.training import leave_report
 from asr.core import build
 from asr.core.run.names import FAULTS
 from asr.core.run.outcome import best_score
@@ -45,6 +44,8 @@ def run_training(
     settings: "TrainingSettings",
     make_data: Callable[[Any, Any, "Position"], "TrainingData"],
     make_callbacks: Callable[[pl.Trainer, Any, TrainingTask, "TrainingData"], list[pl.Callback]],
+    leave_report: Callable[[Path], None],
+    find_batch_seconds: Callable[..., float] | None = None,
 ) -> TrainingOutcome:
     """Train, and write and test the bundle.
 
@@ -52,6 +53,8 @@ def run_training(
         settings: settings of the run.
         make_data: makes the data module from the settings, the objective's data and the position in the data.
         make_callbacks: makes the callbacks except checkpointing, from the trainer, what is prepared, task and data.
+        leave_report: writes the report of the run's folder, after the bundle is tested.
+        find_batch_seconds: finds a number for `data.batch_seconds=auto`.
     """
     objective: Objective = build.build_objective(settings.components)
     trainer = make_trainer(settings)

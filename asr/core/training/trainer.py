@@ -80,7 +80,7 @@ def chosen_loggers(components: Mapping[str, Any]) -> list[partial[Logger]]:
     Raises:
         InputError: the logger does not exist, its package is not installed, or a setting is invalid.
     """
-    loggers = several(components, "logger", "training/logger")
+    loggers = several(components, "logger")
     for name in loggers:
         spec = importlib.util.find_spec(name)
         if spec is None or spec.origin is None:  # a folder of this name is not a package
