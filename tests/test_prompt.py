@@ -10,6 +10,7 @@ import math
 import signal
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from difflib import SequenceMatcher
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -196,7 +197,10 @@ def test_chunks_of_a_long_recording_have_its_label(bilingual: Path) -> None:
     assert len(waveform) > 31 * 16_000
     as_b = recognizer.transcribe(waveform, sample_rate=16_000, language="b").text
     as_a = recognizer.transcribe(waveform, sample_rate=16_000, language="a").text
-    assert as_a.translate(TO_B) == as_b
+    # A chunk without its label would be in the other language: nearly all of its letters would differ. Where a word
+    # ends may depend on the language, because the model has learnt from few utterances.
+    assert SequenceMatcher(None, as_a.translate(TO_B), as_b, autojunk=False).ratio() > 0.95
+    assert SequenceMatcher(None, as_a, as_b, autojunk=False).ratio() < 0.7
 
 
 def test_align_scores_the_text_in_the_language_of_the_manifest(

@@ -149,7 +149,7 @@ def house(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in ("asr", "conf"):
         shutil.copytree(ROOT / name, folder / name)
     for path, (code, settings) in PARTS.items():
-        (folder / "asr" / f"{path}.py").write_text(code)
+        (folder / "asr" / "components" / f"{path}.py").write_text(code)
         (folder / "conf" / f"{path}.yaml").write_text(f"name: {Path(path).name}\n{settings}")
     return folder
 

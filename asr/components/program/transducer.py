@@ -125,7 +125,8 @@ def open_transducer(
 
     Args:
         programs: programs by file name.
-        model: the model that was exported, with or without weights.
+        encoder: encoder of the model that was exported, with or without weights.
+        head: head of that model.
         vocab_size: number of tokens.
 
     Raises:
@@ -133,12 +134,12 @@ def open_transducer(
     """
     durations = cast(TransducerHead, head).durations
     frame_head = None if head.frame_head is None else LogProbs(vocab_size)
-    encoder = session(programs[ENCODER], NET_INPUTS, ENCODER_OUTPUTS if frame_head is None else HYBRID_OUTPUTS)
+    encoder_session = session(programs[ENCODER], NET_INPUTS, ENCODER_OUTPUTS if frame_head is None else HYBRID_OUTPUTS)
     if frame_head is not None:
-        check_tokens(programs[ENCODER], encoder, vocab_size)
-    opened = session(programs[JOINER], *JOINER_NAMES)
-    check_tokens(programs[JOINER], opened, vocab_size + len(durations))
-    predictor, joiner = OnnxPredictor(session(programs[PREDICTOR], *PREDICTOR_NAMES)), OnnxJoiner(opened)
+        check_tokens(programs[ENCODER], encoder_session, vocab_size)
+    joiner_session = session(programs[JOINER], *JOINER_NAMES)
+    check_tokens(programs[JOINER], joiner_session, vocab_size + len(durations))
+    predictor, joiner = OnnxPredictor(session(programs[PREDICTOR], *PREDICTOR_NAMES)), OnnxJoiner(joiner_session)
     output_dim = joiner.dim + (0 if frame_head is None else vocab_size)
-    head = OnnxTransducer(predictor, joiner, durations, frame_head)
-    return OnnxEncoder(encoder, encoder, output_dim), head
+    opened = OnnxEncoder(encoder_session, encoder, output_dim)
+    return opened, OnnxTransducer(predictor, joiner, durations, frame_head)
