@@ -158,7 +158,7 @@ def _tune_search(
     best, chosen = fewest_errors(trials), choose(trials)
     if always and not trials.strength[chosen]:
         chosen = best
-    smallest = f"the smallest {weight_name(search.values[best])} within one standard error of the fewest errors"
+    smallest = "the smallest LM weight within one standard error of the fewest errors"
     why = "the fewest errors" if chosen == best else smallest
     print(f"fewest errors: {_named(search.values[best])}: {trials.words[best].sum():.0f}")
     print(f"best choice: {_named(search.values[chosen])}: {trials.words[chosen].sum():.0f}, {why}")
@@ -194,14 +194,6 @@ def _spelled_gain(gain: "HeldOut") -> str:
     return f"{gain.after:.1f} errors instead of {gain.before:.0f}, {change:+.1f} % ({interval})"
 
 
-def weight_name(values: "Values") -> str:
-    """Return the name of the language model's weight, or the name of the sum of several weights."""
-    from asr.apps.language_models.tuning import LM_WEIGHTS
-
-    weights = [_spelled(name) for name in LM_WEIGHTS if name in values]
-    return weights[0] if len(weights) == 1 else f"sum of {' and '.join(weights)}"
-
-
 def _done(recognizer: "Recognizer", choice: Choice | None) -> str:
     """Return the final message about the bundle.
 
@@ -209,9 +201,9 @@ def _done(recognizer: "Recognizer", choice: Choice | None) -> str:
         recognizer: recogniser of the new bundle.
         choice: chosen values; None: the decoder stays unchanged.
     """
-    from asr.apps.language_models.tuning import LM_WEIGHTS
+    from asr.apps.language_models.tuning import LM_WEIGHT
 
-    if LM_WEIGHTS.keys().isdisjoint(recognizer.decode.tunable):
+    if LM_WEIGHT not in recognizer.decode.tunable:
         return "confidence calibrated; no language model attached"
     if choice is None:
         return "confidence calibrated; language model unchanged"

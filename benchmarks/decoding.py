@@ -11,7 +11,7 @@ import math
 import os
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from importlib import import_module
@@ -29,8 +29,7 @@ from asr.components.decode.beam import Beam
 from asr.components.decode.fusion.lexicon import read_lexicon
 from asr.components.decode.fusion.shallow_fusion import LM_WEIGHTS, WORD_INSERTION_BONUSES
 from asr.components.decode.greedy import Greedy
-from asr.components.decode.lm_rescoring import LMRescoring
-from asr.core.build import build_decoder, build_features, build_model, build_tokenizer, component, load_token_model
+from asr.core.build import build_decoder, build_features, build_model, build_tokenizer, component
 from asr.core.checkpoint.load import load_recognizer
 from asr.core.cli.command import run_command
 from asr.core.evaluation.word_errors import count_errors, total
@@ -90,11 +89,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--spelling", metavar="FILE", help="spelling model of unknown words (asr.ngram --spelling)")
     parser.add_argument(
-        "--language-model",
-        metavar="MODEL",
-        help="neural language model (asr.train_lm) that rescores the beam searches with an LM",
-    )
-    parser.add_argument(
         "--dev", metavar="MANIFEST", help="dev set for tuning each decoder's weights (default: the weights in conf)"
     )
     parser.add_argument(
@@ -114,8 +108,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         lm = options.lm or make_trigrams(folder)
         dev = encode_recordings(recognizer, [options.dev]) if options.dev else []
         decoders = make_decoders(recognizer, lm, options.spelling, options.beams, dev)
-        if options.language_model:
-            decoders |= rescorers(recognizer, options.language_model, lm, options.spelling, decoders)
         compare(recognizer, decoders, options.audio, options.turns).save(options.output_dir, facts)
     compare_batches(options.audio, options.turns).save(options.output_dir, facts)
     return 0
@@ -264,38 +256,6 @@ def make_decoders(
             values = search.values[fewest_errors(search.trials)]
         decoders |= {name: Contender(decoder, values) for name, decoder in family_decoders.items()}
     return decoders
-
-
-def rescorers(
-    recognizer: Recognizer, language_model: str, lm: str, spelling: str | None, decoders: Mapping[str, Contender]
-) -> dict[str, Contender]:
-    """Make a variant of each `asr + LM` decoder, in which a neural language model rescores all hypotheses."""
-    model = load_token_model(language_model, recognizer.model.tokenizer, "--language-model")
-    settings = default_settings("decode", "lm_rescoring")
-
-    def rescorer(size: int) -> Any:
-        first: Any = ours(recognizer, lm=lm, spelling=spelling, beam_size=size)
-        return LMRescoring(
-            StoredLogProbs(),  # type: ignore[arg-type]
-            recognizer.model.tokenizer,
-            recognizer.model.normalize,
-            language_model=model,
-            rescoring_weight=settings["rescoring_weight"],
-            token_insertion_bonus=settings["token_insertion_bonus"],
-            first=lambda *_: first,
-        )
-
-    suffix = " + LM + spelling" if spelling else " + LM"
-    size_values = {
-        name.removesuffix(suffix).removeprefix("asr "): values
-        for name, (_, values) in decoders.items()
-        if name.endswith(suffix)
-    }
-    return {
-        f"asr {size}{suffix} + rescoring": Contender(rescorer(int(size)), values)
-        for size, values in size_values.items()
-        if size.isdecimal()
-    }
 
 
 def families(

@@ -455,7 +455,7 @@ def test_a_damaged_record_of_a_part_is_reported_in_one_line(
     assert files_of(tmp_path / "out") == files_of(undisturbed)
 
 
-@pytest.mark.parametrize("option", ["--lm", "--lexicon", "--hotwords", "--language-model"])
+@pytest.mark.parametrize("option", ["--lm", "--lexicon", "--hotwords"])
 def test_a_file_of_the_decoder_that_is_absent_is_reported_in_one_line(
     option: str, source: Path, tmp_path: Path
 ) -> None:

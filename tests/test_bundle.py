@@ -10,8 +10,9 @@ import pytest
 import torch
 
 from asr.base.settings.conf import default_settings
+from asr.base.system.learnt import MAX_BYTES
 from asr.components.decode.beam import Beam
-from asr.core.checkpoint.bundle import Bundle, read_bundle
+from asr.core.checkpoint.bundle import Bundle, read_bundle, replace_bundle
 from asr.core.checkpoint.load import decoder_settings, load_recognizer, write_bundle
 from asr.errors import InputError
 from asr.ngram import main as ngram
@@ -175,8 +176,6 @@ def test_the_older_bundle_remains_if_a_file_of_the_decoder_cannot_be_read(
 
 
 def test_reading_and_rewriting_a_bundle_changes_nothing(bundle: Path, tmp_path: Path) -> None:
-    from asr.core.checkpoint.bundle import replace_bundle
-
     shutil.copytree(bundle, tmp_path / "copy")
     contents = read_bundle(bundle)
     replace_bundle(bundle, contents, instead_of=contents)
@@ -218,15 +217,31 @@ def test_hotwords_alone_need_few_hypotheses(given: dict[str, Any], beam_size: in
     assert decoder_settings(Bundle(greedy, {}, {}, ""), given)["beam_size"] == beam_size
 
 
-@pytest.mark.parametrize("is_first_pass", [False, True])
-def test_a_bundle_with_the_removed_label_priors_is_refused_and_can_be_used_with_another_decoder(
-    bundle: Path, is_first_pass: bool
-) -> None:
+def test_a_bundle_with_the_removed_label_priors_is_refused_and_can_be_used_with_another_decoder(bundle: Path) -> None:
     config = json.loads((bundle / "config.json").read_text())
     config["decode"] |= {"name": "prior_beam", "label_priors": [-1.0], "prior_weight": 0.1}
-    if is_first_pass:
-        config["decode"] = {"name": "lm_rescoring", "first": config["decode"]}
     (bundle / "config.json").write_text(json.dumps(config))
     with refused(InputError, "decode ... prior_beam", cure="--decode beam"):
         load_recognizer(bundle)
     assert isinstance(load_recognizer(bundle, decode={"name": "beam"}).decode, Beam)
+
+
+def test_a_bundle_with_the_removed_neural_rescoring_loads_with_its_search_and_says_so(
+    bundle: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path, model = bundle / "config.json", bundle / "language-model.safetensors"
+    config, expected = json.loads(path.read_text()), read_bundle(bundle).config
+    search = {"first": config["decode"], "language_model": model.name, "rescoring_weight": 0.3}
+    path.write_text(json.dumps(config | {"decode": {"name": "lm_rescoring", **search}}))
+    with model.open("wb") as file:
+        file.truncate(MAX_BYTES + 1)
+    assert isinstance(load_recognizer(bundle).decode, Beam)
+    [warning] = [record for record in caplog.records if record.levelname == "WARNING"]
+    assert mentions(warning.getMessage(), "lm_rescoring ... removed")
+    contents = read_bundle(bundle)
+    assert (contents.config, contents.files.keys() & {model.name}) == (expected, set())
+    replace_bundle(bundle, contents, instead_of=contents)
+    assert not model.exists()
+    path.write_text(json.dumps(config | {"decode": {"name": "lm_rescoring"}}))
+    with refused(InputError, "decode ... name"):
+        load_recognizer(bundle)

@@ -32,7 +32,7 @@ def test_a_head_serves_the_decoders_that_it_names(name: str) -> None:
     check_decoders(config, component("head", config)(16, block_dims(16), 8))
     for decoder in (*decoders.greedy, *decoders.beam):
         settings = default_settings("decode", decoder)
-        assert ("fusion" in settings or "first" in settings) == (decoder in decoders.beam)
+        assert ("fusion" in settings) == (decoder in decoders.beam)
 
 
 @pytest.mark.parametrize(("name", "greedy", "beam"), SEARCHES)

@@ -42,8 +42,7 @@ def small(config: dict[str, Any]) -> dict[str, Any]:
 
 def lacking(head: Any, decode: dict[str, Any]) -> list[str]:
     """List the parts that the decoder needs and this head lacks."""
-    searches = [decode, *([decode["first"]] if "first" in decode else [])]
-    needs = [need for search in searches for need in component("decode", search).func.needs]  # type: ignore[attr-defined]
+    needs = component("decode", decode).func.needs  # type: ignore[attr-defined]
     return [need for need in needs if getattr(head, need, None) is None]
 
 

@@ -47,9 +47,8 @@ V = len(LETTERS) + 1
 
 
 def needs(decode: dict[str, Any]) -> set[str]:
-    """Return the parts of a head that a decoder, and the decoder of its first pass, need."""
-    searches = [decode, *([decode["first"]] if "first" in decode else [])]
-    return {need for search in searches for need in component("decode", search).func.needs}  # type: ignore[attr-defined]
+    """Return the parts of a head that a decoder needs."""
+    return {*component("decode", decode).func.needs}  # type: ignore[attr-defined]
 
 
 @cache

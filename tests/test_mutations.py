@@ -50,7 +50,6 @@ CHOICES = [
     ["head=ctc_attention", "head/residual=post_norm", "decode=attention_rescoring"],
     ["head=transducer", "decode=transducer_beam"],
     ["head=transducer", "head/predictor=lstm"],
-    ["head=transducer", "decode=lm_rescoring", "decode@decode.first=transducer_beam"],
     ["head=transducer", "head/predictor=gru"],
     ["head=tdt", "head/predictor=lstm"],
     ["head=tdt", "decode=transducer_beam"],

@@ -1,23 +1,32 @@
 """Shallow fusion with a neural language model in each beam search: scores, calls of the model, and search by chunks."""
 
 import json
+import random
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import save_file
 from torch import nn
 
+from asr.base.language_model.stored import write_token_model
 from asr.base.language_model.token_histories import TokenHistories
+from asr.base.language_model.token_scores import text_log_probs
 from asr.base.settings.conf import default_settings
-from asr.core.build import build_decoder, build_features, build_model, build_tokenizer
+from asr.core.build import build_decoder, build_features, build_model, build_token_model, build_tokenizer
 from asr.core.checkpoint.bundle import read_bundle, replace_bundle
 from asr.core.checkpoint.load import load_recognizer
-from asr.interfaces import Encoded
+from asr.errors import InputError
+from asr.interfaces import BOUNDARY_ID, Encoded
 from tests.conftest import ROOT, TINY, resolved
-from tests.test_neural_lm_rescoring import MODELS, alone, stored, token_model
+from tests.refusals import refused
 
+MODELS = {
+    "lstm": {"embedding_dim": 8, "dim": 12, "num_layers": 2, "dropout": 0.0},
+    "transformer_xl": {"dim": 8, "num_layers": 2, "num_heads": 2, "dropout": 0.0, "segment": 4, "memory": 6},
+}
 WEIGHT = 0.8
 WIDE = {  # so wide that the beam drops no hypothesis
     "beam": {"beam_size": 10_000, "beam_threshold": 1000.0, "tokens_per_frame": 100, "token_threshold": -1000.0},
@@ -25,6 +34,40 @@ WIDE = {  # so wide that the beam drops no hypothesis
     "transducer_beam": {"beam_size": 10_000, "beam_threshold": 1000.0, "tokens_per_frame": 100, "max_symbols": 2},
 }
 HEADS = {"beam": "ctc", "joint_beam": "ctc_attention", "transducer_beam": "transducer"}
+
+
+def token_model(name: str = "lstm", vocab_size: int = 8) -> Any:
+    model: Any = build_token_model(default_settings("token_model", name) | MODELS[name], vocab_size)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter += torch.randn_like(parameter)
+    return model.eval()
+
+
+def stored(path: Path, model: Any, pieces: list[str], name: str = "lstm") -> str:
+    write_token_model(path, default_settings("token_model", name) | MODELS[name], pieces, model.state_dict(), {})
+    return str(path)
+
+
+@torch.no_grad()
+def alone(model: Any, text: list[int]) -> float:
+    """Return log p(text, end), token by token, for one text without padding."""
+    state, given, total = model.initial_state(1), BOUNDARY_ID, 0.0
+    for token in [*text, BOUNDARY_ID]:
+        log_probs, state = model(torch.tensor([[given]]), state)
+        total += float(log_probs[0, 0, token])
+        given = token
+    return total
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_the_score_of_a_text_in_a_batch_is_the_sum_of_the_scores_of_its_tokens_alone(name: str) -> None:
+    model, dice = token_model(name), random.Random(0)
+    texts = [[dice.randint(1, 7) for _ in range(length)] for length in (0, 1, 13, 40)]
+    padded = torch.tensor([text + [7] * (40 - len(text)) for text in texts])
+    with torch.no_grad():
+        together = text_log_probs(model, padded, torch.tensor([len(text) for text in texts]))
+    assert together.tolist() == pytest.approx([alone(model, text) for text in texts], abs=1e-3, rel=1e-5)  # float32
 
 
 def net(name: str) -> tuple[dict[str, Any], Any]:
@@ -146,3 +189,28 @@ def test_a_bundle_contains_the_language_model(tmp_path: Path) -> None:
     assert set(recognizer.decode.tunable) == {"lm_weight", "word_insertion_bonus"}
     encoder_out = torch.randn(2, 30, recognizer.model.encoder.output_dim)
     assert scores(recognizer.decode, encoder_out) == scores(expected, encoder_out)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (None, "neural language model ... asr.train_lm"),
+        (b"what is this", "neural language model ... header"),
+        ("no metadata", "asr.train_lm ... metadata describe"),
+        ("other weights", "weights ... fit the settings"),
+        ("other tokens", "decode.fusion.lm ... other tokens"),
+    ],
+)
+def test_a_file_that_is_not_a_language_model_is_refused_in_one_line(content: Any, message: str, tmp_path: Path) -> None:
+    config, model = net("beam")
+    path, pieces = tmp_path / "lm.safetensors", list(model.tokenizer.pieces)
+    if isinstance(content, bytes):
+        path.write_bytes(content)
+    elif content == "no metadata":
+        save_file({"x": torch.zeros(1)}, path)
+    elif content == "other weights":
+        stored(path, token_model("transformer_xl", len(pieces)), pieces)
+    elif content == "other tokens":
+        stored(path, token_model("lstm", len(pieces) + 1), [*pieces, "z"])
+    with refused(InputError, message):
+        decoder(config, model, str(path))

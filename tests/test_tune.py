@@ -23,7 +23,6 @@ from asr.interfaces import Tunable
 from asr.ngram import main as ngram
 from asr.transcribe import main as transcribe
 from asr.tune import main as tune
-from asr.tune import weight_name
 from tests.crashing import Killed, dies_at
 from tests.refusals import check_refusal, refused
 
@@ -214,18 +213,6 @@ def _weights(line: str) -> tuple[float, float, float]:
     """Return the numbers in a line `LM weight 0.50, word insertion bonus 0.00, unknown score -4.00…`."""
     words = line.replace(",", " ").replace(":", " ").split()
     return float(words[2]), float(words[6]), float(words[9])
-
-
-@pytest.mark.parametrize(
-    ("weights", "name"),
-    [
-        (["lm_weight"], "LM weight"),
-        (["rescoring_weight"], "rescoring weight"),
-        (["rescoring_weight", "lm_weight"], "sum of LM weight and rescoring weight"),
-    ],
-)
-def test_the_printed_name_of_the_language_model_weight_depends_on_the_decoder(weights: list[str], name: str) -> None:
-    assert weight_name({**dict.fromkeys(weights, 0.1), "token_insertion_bonus": 0.0}) == name
 
 
 def test_without_a_language_model_only_confidence_is_tuned(

@@ -138,8 +138,6 @@ def _with_token_models(make: "partial[Any]", tokenizer: Tokenizer, where: str) -
         name = f"{where}.{key}"
         if isinstance(value, partial):
             given[key] = _with_token_models(value, tokenizer, name)
-        elif key == "language_model" and value is not None:
-            given[key] = load_token_model(value, tokenizer, name)
         elif key == "lm" and value is not None and is_token_model(Path(value)):
             given[key] = TokenHistories(load_token_model(value, tokenizer, name))
     return partial(make, **given)
@@ -151,9 +149,6 @@ def check_needs(decoder: "partial[Any]", head: Head, config: Config) -> None:
     Raises:
         InputError: a part is missing.
     """
-    wrapped = decoder.keywords.get(getattr(decoder.func, "wraps", ""))
-    if wrapped is not None:
-        check_needs(wrapped, head, config)
     for need in decoder.func.needs:  # type: ignore[attr-defined]  # declared in interfaces.Decoder
         if getattr(head, need, None) is None:
             must = f"decode={config['decode']['name']} must have a head with a {need}"
@@ -355,20 +350,13 @@ def component(group: str, config: Config, where: str = "") -> partial[Any]:
         wrong = [f"{kind}: {', '.join(keys)}" for kind, keys in (("missing", missing), ("unknown", unknown)) if keys]
         must = f"{where} ({config['name']}) must set exactly {', '.join(sorted(required)) or 'nothing'}"
         raise InputError(f"{must}; {'; '.join(wrong)}.")
-    wraps = getattr(cls, "wraps", "")  # name of the setting that contains another component of this group
     kinds = {key: f"{group}/{key}" for key, value in settings.items() if isinstance(value, Mapping)}
     kinds |= {
         key: f"{group}/{key}"
         for key in settings
         if any((home.of(group).folder / group / key).is_dir() for home in homes())
     }
-    nested = {key: component(kind, settings[key]) for key, kind in kinds.items() if key != wraps}
-    if wraps:
-        inner = settings[wraps]
-        if isinstance(inner, Mapping) and inner.get("name") == config["name"]:
-            must = f"{where}.{wraps} must not be {config['name']} itself"
-            raise InputError(f"{must}. Choose another file of conf/{group}.")
-        nested[wraps] = component(group, inner, f"{where}.{wraps}")
+    nested = {key: component(kind, settings[key]) for key, kind in kinds.items()}
     for key, rule in rules(cls).items():
         rule.check(f"{where}.{key}", settings[key])
     return partial(cls, **settings | nested)

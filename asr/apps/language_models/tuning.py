@@ -19,10 +19,8 @@ from asr.core.recognition.recognizer import Recognizer
 from asr.errors import InputError
 from asr.interfaces import Tunable
 
-LM_WEIGHTS = {  # name of a language model's weight: settings without effect if this weight is 0
-    "lm_weight": ("word_insertion_bonus", "unknown_score"),
-    "rescoring_weight": ("token_insertion_bonus",),
-}
+LM_WEIGHT = "lm_weight"  # name of the language model's weight
+OF_LM = ("word_insertion_bonus", "unknown_score")  # settings without effect if this weight is 0
 
 Values = Mapping[str, float]  # values of a decoder's tunable settings, by name
 
@@ -100,7 +98,7 @@ def search_values(
         words, characters = zip(*tried[values], strict=True)
         return total(words).errors, total(characters).errors
 
-    errors(tuple(0.0 if name in LM_WEIGHTS else number.value for name, number in tunable.items()))
+    errors(tuple(0.0 if name == LM_WEIGHT else number.value for name, number in tunable.items()))
     best = tuple(number.trials[len(number.trials) // 2] for number in tunable.values())
     improves = True
     while improves:
@@ -110,7 +108,7 @@ def search_values(
         improves = best != before and len(tunable) > 2
     counts = np.array([[(words.errors, letters.errors) for words, letters in trial] for trial in tried.values()], float)
     values = [dict(zip(tunable, trial, strict=True)) for trial in tried]
-    strength = np.array([sum(trial.get(name, 0.0) for name in LM_WEIGHTS) for trial in values])
+    strength = np.array([trial.get(LM_WEIGHT, 0.0) for trial in values])
     num_words = total(words for words, _ in next(iter(tried.values()))).reference_length
     return Search(values, Trials(counts[..., 0], counts[..., 1], strength), num_words)
 
@@ -127,9 +125,8 @@ def _around(values: tuple[float, ...], block: tuple[int, ...], numbers: Sequence
 def _plain(tunable: Mapping[str, Tunable], values: tuple[float, ...]) -> tuple[float, ...]:
     """Return the values, with 0 for settings that have no effect, so that equivalent values become one trial."""
     named = dict(zip(tunable, values, strict=True))
-    for weight, served in LM_WEIGHTS.items():
-        if named.get(weight) == 0:
-            named |= {name: 0.0 for name in served if name in named}
+    if named.get(LM_WEIGHT) == 0:
+        named |= {name: 0.0 for name in OF_LM if name in named}
     return tuple(named.values())
 
 

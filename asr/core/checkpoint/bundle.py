@@ -24,7 +24,7 @@ from asr.base.settings import plugins
 from asr.base.system.files import UNFINISHED, real, sync_folder
 from asr.base.system.learnt import MAX_BYTES, parse_json
 from asr.core.build import MODEL_KEYS, PROMPT, plugins_of
-from asr.core.checkpoint.formats import FORMAT, KEY, of_today
+from asr.core.checkpoint.formats import FORMAT, KEY, RESCORING_MODEL, of_today
 from asr.errors import InputError, one_line, reason_of, shown
 
 WEIGHTS, CONFIG, CARD = "weights.safetensors", "config.json", "README.md"
@@ -38,15 +38,15 @@ ATTACHED = {  # names of files in a bundle, by the setting of decode.fusion that
     "lexicon": "lexicon.txt",
     "hotwords": "hotwords.txt",
 }
-ATTACHED_TO_SEARCH = {"language_model": "language-model.safetensors"}  # names of files, by the setting of decode
 NEURAL_LM = "lm.safetensors"  # name used instead of ATTACHED["lm"] for a neural language model
-ATTACHED_NAMES = (*ATTACHED.values(), *ATTACHED_TO_SEARCH.values(), NEURAL_LM)
+ATTACHED_NAMES = (*ATTACHED.values(), NEURAL_LM, RESCORING_MODEL)
 UNBOUNDED = (
     WEIGHTS,
     ATTACHED["lm"],
     ATTACHED["spelling"],
     ATTACHED["lexicon"],
-    *ATTACHED_TO_SEARCH.values(),
+    NEURAL_LM,
+    RESCORING_MODEL,
     *DATA_FILES,
 )  # files whose size is not limited; their contents are checked when they are read
 REPLACED = ".replaced"  # suffix of an older bundle's name while it is being replaced
@@ -75,15 +75,14 @@ class Bundle:
     def attached(self) -> dict[str, Path]:
         """The files that the decoder reads, by the name of the setting."""
         settings = {key: path for key, path in fusion(self.config).items() if key in ATTACHED}
-        settings |= {key: self.config.get("decode", {}).get(key) for key in ATTACHED_TO_SEARCH}
         paths = {key: Path(path) for key, path in settings.items() if path is not None}
-        neural = {key for key, path in paths.items() if key in ATTACHED_TO_SEARCH or _is_neural(key, path)}
-        return {key: token_model_file(path) if key in neural else path for key, path in paths.items()}
+        return {key: token_model_file(path) if _is_neural(key, path) else path for key, path in paths.items()}
 
     @property
     def names(self) -> set[str]:
         """Names of the files in the bundle's folder."""
-        return {*FIXED, *self.files, *(attached_name(key, path) for key, path in self.attached.items())}
+        attached = {attached_name(key, path) for key, path in self.attached.items()}
+        return {*FIXED, RESCORING_MODEL, *self.files, *attached}
 
 
 def read_bundle(folder: Path) -> Bundle:
@@ -145,15 +144,13 @@ def read_config(folder: Path) -> dict[str, Any]:
         raise InputError(f"{folder}: the bundle is damaged: {reason_of(error)}.") from None
     config = checked_config(config, folder)
     own: dict[str, str] = {}
-    named = {**{f"fusion.{key}": fusion(config).get(key) for key in ATTACHED}}
-    named |= {key: config.get("decode", {}).get(key) for key in ATTACHED_TO_SEARCH}
-    for setting, given in named.items():
+    for key in ATTACHED:
+        given = fusion(config).get(key)
         if given is None:
             continue
-        key = setting.removeprefix("fusion.")
-        name = NEURAL_LM if key == "lm" and given == NEURAL_LM else (ATTACHED | ATTACHED_TO_SEARCH)[key]
+        name = NEURAL_LM if key == "lm" and given == NEURAL_LM else ATTACHED[key]
         if given != name or not (folder / name).is_file():  # an untrusted bundle must not name other files
-            raise InputError(f"{folder}: decode.{setting} must be the bundle's own file {name}; got {shown(given)}.")
+            raise InputError(f"{folder}: decode.fusion.{key} must be the bundle's own file {name}; got {shown(given)}.")
         own[key] = str(folder / name)
     config = with_attached(config, own)
     check_attachable(config)
@@ -162,7 +159,7 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 def attached_name(key: str, path: Path) -> str:
     """Return the name that a decoder's file has in the bundle; `key` is the setting that contains the file's path."""
-    return NEURAL_LM if _is_neural(key, path) else (ATTACHED | ATTACHED_TO_SEARCH)[key]
+    return NEURAL_LM if _is_neural(key, path) else ATTACHED[key]
 
 
 def _is_neural(key: str, path: Path) -> bool:
@@ -170,25 +167,16 @@ def _is_neural(key: str, path: Path) -> bool:
 
 
 def fusion(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the fusion settings of the decoder, or of its first pass if it has one; {} if there are none."""
-    decode = config.get("decode", {})
-    first = decode.get("first")
-    settings = (first if isinstance(first, Mapping) else decode).get("fusion")
+    """Return the fusion settings of the decoder; {} if there are none."""
+    settings = config.get("decode", {}).get("fusion")
     return settings if isinstance(settings, Mapping) else {}
 
 
 def with_attached(config: Mapping[str, Any], files: Mapping[str, str | None]) -> dict[str, Any]:
-    """Return a config whose decoder settings contain the paths in `files`, which maps settings to paths."""
+    """Return a config whose fusion settings contain the paths in `files`, which maps settings to paths."""
     if not files:
         return dict(config)
-    own = {key: path for key, path in files.items() if key in ATTACHED_TO_SEARCH}
-    decode = {**config["decode"], **own}
-    of_fusion = {key: path for key, path in files.items() if key in ATTACHED}
-    if of_fusion and isinstance(decode.get("first"), Mapping):
-        decode["first"] = {**decode["first"], "fusion": {**fusion(config), **of_fusion}}
-    elif of_fusion:
-        decode["fusion"] = {**fusion(config), **of_fusion}
-    return {**config, "decode": decode}
+    return {**config, "decode": {**config["decode"], "fusion": {**fusion(config), **files}}}
 
 
 def _check_files(folder: Path) -> None:
@@ -312,9 +300,6 @@ def check_attachable(config: Mapping[str, Any]) -> None:
     Raises:
         InputError: an n-gram model is not in ARPA format, or a model is unreadable or invalid.
     """
-    language_model = config.get("decode", {}).get("language_model")
-    if language_model is not None:
-        read_token_model(token_model_file(Path(language_model)))
     for key in ("lm", "spelling"):
         if (given := fusion(config).get(key)) is not None:
             _check_language_model(Path(given))
@@ -404,9 +389,10 @@ def checked_config(config: Any, where: Path) -> dict[str, Any]:
         return of_today(without_plugins(config, where), where)
     if not isinstance(config, dict) or not all(key in config for key in MODEL_KEYS):
         raise InputError(f"{where}: a model's config must have the keys {', '.join(MODEL_KEYS)}.")
+    config = of_today(without_plugins(config, where), where)
     if not isinstance(config["decode"], dict):
         raise InputError(f"{where}: decode must be a mapping with the key `name`; got {shown(config['decode'])}.")
-    return of_today(without_plugins(config, where), where)
+    return config
 
 
 def without_plugins(config: Mapping[str, Any], where: Path) -> dict[str, Any]:

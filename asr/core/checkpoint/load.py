@@ -60,8 +60,6 @@ CHECKPOINT_KEY = "asr"  # key of the entry in a Lightning checkpoint that stores
 PREFIX = "model."  # prefix of the names of weights in a Lightning checkpoint
 PRIOR_BEAM = "prior_beam"  # a removed decoder, which asr.tune --label-priors stored in bundles
 HOTWORD_BEAM = 4  # makes the errors of 16 hypotheses with hotwords alone: recipes/hotwords
-RESCORER = "lm_rescoring"  # the decoder that rescores the hypotheses of another decoder
-RESCORING = ("language_model", "rescoring_weight", "token_insertion_bonus")  # settings of RESCORER
 
 
 def load_recognizer(
@@ -199,13 +197,12 @@ def bundle_recognizer(
 
 
 def _check_decoder(settings: Mapping[str, Any], path: Path) -> None:
-    """Check that neither the decoder nor its first pass is `prior_beam`, which was removed.
+    """Check that the decoder is not `prior_beam`, which was removed.
 
     Raises:
-        InputError: one of them is.
+        InputError: it is.
     """
-    first = settings.get("first")
-    if PRIOR_BEAM in (settings.get("name"), first.get("name") if isinstance(first, Mapping) else None):
+    if settings.get("name") == PRIOR_BEAM:
         must = f"{path}: decode must not be {PRIOR_BEAM}, because label priors were removed"
         cure = "Give --decode beam, and the language model with --lm; both are stored by: asr.tune --attach always."
         raise InputError(f"{must}; it is. {cure}")
@@ -237,34 +234,23 @@ def decoder_settings(bundle: Bundle, instead: Mapping[str, Any]) -> dict[str, An
 
 
 def _settings_instead(own: Mapping[str, Any], instead: Mapping[str, Any], decoders: Decoders) -> dict[str, Any]:
-    rescoring = {key: value for key, value in instead.items() if key in RESCORING}
-    if (rescoring or "name" in instead) and "first" not in own and instead.get("name", RESCORER) == RESCORER:
-        others = {key: value for key, value in instead.items() if key not in ("name", "first", *rescoring)}
-        first = instead.get("first") or {"name": with_beam(decoders, str(own.get("name")))}
-        search = _settings_instead(own, {**others, **first}, decoders)  # the model's decoder becomes the first pass
-        return {**default_settings("decode", RESCORER), **rescoring, "first": search}
     name = own.get("name")
-    if "first" not in own and instead.keys() - own.keys() and isinstance(name, str):
+    if instead.keys() - own.keys() and isinstance(name, str):
         name = with_beam(decoders, name)
     name = instead.get("name", name)
     settings = own if name == own.get("name") else default_settings("decode", name)
     only_hotwords = instead.keys() == {"fusion"} and instead["fusion"].keys() <= {"hotwords", "hotword_score"}
     if settings is not own and name == "beam" and only_hotwords:
         settings = {**settings, "beam_size": HOTWORD_BEAM}
-    given = {key: value for key, value in instead.items() if key in settings or "first" not in settings}
-    parts = {key: settings[key] | part for key, part in given.items() if isinstance(part, Mapping) and key in settings}
-    merged = {**settings, **given, **parts}
-    if of_first := {key: value for key, value in instead.items() if key not in given}:
-        merged["first"] = _settings_instead(settings["first"], of_first, decoders)
-    return merged
+    items = instead.items()
+    parts = {key: settings[key] | part for key, part in items if isinstance(part, Mapping) and key in settings}
+    return {**settings, **instead, **parts}
 
 
 def with_values(settings: Mapping[str, Any], values: Mapping[str, float]) -> dict[str, Any]:
-    """Replace the values of a decoder's tunable settings, including those of its first pass and of its fusion."""
+    """Replace the values of a decoder's tunable settings, including those of its fusion."""
     own = {key: value for key, value in values.items() if key in settings}
     of_fusion = {key: value for key, value in values.items() if key not in settings}
-    if "first" in settings:
-        return {**settings, **own, "first": with_values(settings["first"], of_fusion)}
     return {**settings, **own, **({"fusion": settings["fusion"] | of_fusion} if of_fusion else {})}
 
 

@@ -36,7 +36,6 @@ FUSION_OPTIONS = (  # options for settings of decode.fusion
     *("lm", "lm_unit", "lm_weight", "word_insertion_bonus", "unknown_score", "spelling"),
     *("lexicon", "hotwords", "hotword_score"),
 )
-RESCORING_OPTIONS = ("language_model", "rescoring_weight")  # options for settings of decode=lm_rescoring
 
 
 def model_parser(
@@ -106,12 +105,6 @@ def add_decoding(parser: argparse.ArgumentParser) -> None:
     search.add_argument(
         "--spelling", metavar="FILE", help="spelling model for unknown words, from asr.ngram --spelling"
     )
-    search.add_argument(
-        "--language-model", metavar="MODEL", help="neural model of asr.train_lm that rescores hypotheses"
-    )
-    search.add_argument(
-        "--rescoring-weight", type=finite, metavar="W", help="factor of the rescoring log-probabilities"
-    )
     search.add_argument("--lexicon", metavar="FILE", help=lexicon)
     search.add_argument(
         "--characters",
@@ -169,7 +162,6 @@ def check_used(recognizer: "Recognizer", options: argparse.Namespace) -> None:
         ("word_insertion_bonus", "lm", has_lm),
         ("unknown_score", "lm", has_lm),
         ("spelling", "lm", has_lm),
-        ("rescoring_weight", "language_model", "rescoring_weight" in decode.tunable),
     ):
         if not is_there and getattr(options, key, None) is not None:
             raise InputError(f"{_named(key)} needs {_named(needed)}; the model has none of its own.")
@@ -202,12 +194,11 @@ def decoder(options: argparse.Namespace) -> dict[str, Any]:
     """Collect the decoder's settings from the options."""
     fusion = {key: getattr(options, key) for key in FUSION_OPTIONS if getattr(options, key, None) is not None}
     beam = getattr(options, "beam", None)
-    rescoring = {key: getattr(options, key) for key in RESCORING_OPTIONS if getattr(options, key, None) is not None}
-    given = {**({} if beam is None else {"beam": beam}), **rescoring, **fusion}
+    given = {**({} if beam is None else {"beam": beam}), **fusion}
     name = getattr(options, "decode", None)
     if name is not None:
         one_of(*conf.names("decode")).check("--decode", name)
-    if name and given and not {"fusion", "first"} & conf.default_settings("decode", name).keys():
+    if name and given and "fusion" not in conf.default_settings("decode", name):
         raise InputError(
             f"--decode {name} has no settings; leave out {', '.join(map(_named, given))} or --decode {name}."
         )
@@ -219,13 +210,12 @@ def decoder(options: argparse.Namespace) -> dict[str, Any]:
 
         rule_of = {
             "beam": rules_of("decode", "beam")["beam_size"],
-            **rules_of("decode", "lm_rescoring"),
             **rules_of("decode/fusion", "shallow_fusion"),
         }
         for key, value in given.items():
             rule_of[key].check(_named(key), value)
     settings = {"name": name, "beam_size": beam, "fusion": fusion}
-    return {key: value for key, value in settings.items() if value} | rescoring
+    return {key: value for key, value in settings.items() if value}
 
 
 def characters(options: argparse.Namespace) -> str | None:
