@@ -37,7 +37,7 @@ FIT_TEXTS = 20_000  # texts that train the tokenizer
 SAMPLE_RATE = 16_000
 PLAN_KEYS = (
     *("batch_seconds", "max_utterances", "max_squared_seconds", "max_cells", "min_seconds", "max_seconds"),
-    *("max_train_utterances", "jitter", "sorted_epochs", "lengths_per_doubling"),
+    *("max_train_utterances", "jitter", "sorted_epochs"),
 )
 
 

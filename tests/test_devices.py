@@ -50,7 +50,6 @@ def run(device: str, corpus: Path, run_dir: Path, *overrides: str) -> list[float
     where = ["trainer=gpu"] if device == "cuda" else ["trainer.accelerator=cpu"]
     rest = [
         "corpus.test=[]",
-        "data.lengths_per_doubling=4",
         "trainer.max_epochs=-1",
         f"trainer.max_steps={NUM_STEPS[device]}",
     ]

@@ -57,7 +57,7 @@ def training_set(corpus: Corpus) -> TrainingSet:
 
 PLAN_KEYS = (
     *("batch_seconds", "max_utterances", "max_squared_seconds", "max_cells", "min_seconds", "max_seconds"),
-    *("max_train_utterances", "jitter", "sorted_epochs", "lengths_per_doubling"),
+    *("max_train_utterances", "jitter", "sorted_epochs"),
 )
 
 

@@ -56,7 +56,7 @@ def operations(monkeypatch: pytest.MonkeyPatch) -> list[Counter[str]]:
 @pytest.mark.parametrize(
     ("how", "waits"),
     [
-        (["trainer.accumulate_grad_batches=2", "data.lengths_per_doubling=16"], []),
+        (["trainer.accumulate_grad_batches=2"], []),
         (["ema.decay=0.9"], []),
         pytest.param(["encoder=transformer", "head=ctc"], [], marks=pytest.mark.slow),
         pytest.param(["encoder/norm=layer_norm", "head=ctc_consistency"], [], marks=pytest.mark.slow),

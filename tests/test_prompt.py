@@ -499,7 +499,7 @@ def test_batches_of_waveforms_and_made_up_batches_have_conditions(bilingual: Pat
     items = [Item(0, row, 1.0) for row in range(3)]
     assert training_set.made_up(items, torch.Generator()).conditions["language"].tolist() == [1, 2, 1]
     waveforms = SpeechDataset(utterances, WaveformFeatures(model.features), model.reference)  # type: ignore[arg-type]
-    batch = collate_waveforms(waveforms.__getitems__(items), plan.lengths, model.labels)
+    batch = collate_waveforms(waveforms.__getitems__(items), model.labels)
     assert batch.rest.conditions["language"].tolist() == [1, 2, 1]
 
 

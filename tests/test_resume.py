@@ -188,6 +188,23 @@ def test_settings_that_do_not_affect_the_result_may_change(killed: Path, tones: 
     assert bundle(moved / "run") == bundle(whole)
 
 
+def test_a_run_whose_lengths_an_earlier_version_rounded_resumes_at_the_start_of_its_epoch(
+    killed: Path, tones: Path, tmp_path: Path
+) -> None:
+    run_dir = tmp_path / "run"
+    shutil.copytree(killed, run_dir)
+    for checkpoint in kept_checkpoints(run_dir / "checkpoints"):
+        content = torch.load(checkpoint.path, weights_only=True)
+        content["run"]["settings"]["data"]["lengths_per_doubling"] = 16
+        torch.save(content, checkpoint.path)
+    before = resumptions(run_dir)
+    assert finish(start(config(run_dir, tones, "trainer.max_epochs=2"), tmp_path / "log")) == 0
+    [(step, batch)] = resumptions(run_dir)[len(before) :]
+    assert (step > 0, batch) == (True, 1)
+    assert "data.lengths_per_doubling=16" in (run_dir / "train.log").read_text()
+    assert bundle(run_dir)
+
+
 def write_ids(folder: Path) -> None:
     """Write the ids of the utterances of each optimizer step."""
     from asr.core.training.task import TrainingTask

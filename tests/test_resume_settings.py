@@ -3,9 +3,12 @@
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 
+from asr.core.checkpoint.formats import FORMAT
 from asr.core.checkpoint.load import checkpoint_extra
+from asr.core.data.position import Position, Share, start_of_epoch
 from asr.core.run.resume import changes, find_resume
 from asr.errors import InputError
 from tests.conftest import resolved
@@ -40,11 +43,30 @@ def test_removing_a_component_is_a_change() -> None:
     assert changes(today("augment=[gain]"), today("augment=[]")).keys() == {"augment"}
 
 
-def test_a_run_of_an_unreleased_format_is_refused_with_the_command_that_converts_its_bundle(tmp_path: Path) -> None:
+def save(folder: Path, settings: dict[str, Any], format_number: int = FORMAT) -> None:
+    """Write a checkpoint at step 3: after three batches of the second epoch, on one process."""
     extra = checkpoint_extra(today(), {})
-    extra["config"]["format"] = 9
-    position = {"epoch": 0, "shares": [[1, 3]], "skipped": 0}
-    run = {"settings": today(), "total_steps": 9, "id": "x", "position": position}
-    torch.save({"run": run, "asr": extra, "state_dict": {}}, tmp_path / "step=3.ckpt")
+    extra["config"]["format"] = format_number
+    position = {"epoch": 1, "shares": [[1, 3]], "skipped": 0}
+    run = {"settings": settings, "total_steps": 9, "id": "x", "position": position}
+    torch.save({"run": run, "asr": extra, "state_dict": {}}, folder / "step=3.ckpt")
+
+
+@pytest.mark.parametrize(
+    ("rounding", "position"), [(None, Position(1, (Share(1, 3),))), (16, start_of_epoch(1, 1))], ids=str
+)
+def test_an_epoch_that_was_planned_with_rounded_lengths_begins_again(
+    rounding: int | None, position: Position, tmp_path: Path
+) -> None:
+    old = today()
+    save(tmp_path, old | {"data": old["data"] | {"lengths_per_doubling": rounding}})
+    resume = find_resume(tmp_path)
+    assert resume is not None
+    assert resume.position == position
+    assert changes(resume.run.settings, today()) == {}
+
+
+def test_a_run_of_an_unreleased_format_is_refused_with_the_command_that_converts_its_bundle(tmp_path: Path) -> None:
+    save(tmp_path, today(), format_number=9)
     with refused(InputError, "format ... recipes.convert.bundle", got=9):
         find_resume(tmp_path)

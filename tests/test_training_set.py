@@ -34,7 +34,6 @@ SETTINGS = {
     "max_train_utterances": None,
     "jitter": 8.0,
     "sorted_epochs": 0,
-    "lengths_per_doubling": None,
 }
 
 

@@ -13,7 +13,6 @@ from asr.core.build import build_augmentation, build_features
 from asr.core.data.batch import Batch, Example, Rejected, collate
 from asr.core.data.dataset import Augmentation, Item, SpeechDataset
 from asr.core.data.manifest import Utterance, read_manifest
-from asr.core.data.padded_lengths import PaddedLengths
 from asr.core.data.waveforms import WaveformFeatures, collate_waveforms, masked, without_features
 from asr.errors import InputError
 from asr.train import train
@@ -23,7 +22,6 @@ from tests.test_dataset import REFERENCE
 from tests.test_train import metrics
 from tests.tones import SAMPLE_RATE
 
-LENGTHS = PaddedLengths(16)
 AUGMENT = "augment=[speed_perturb,gain,edges,spec_augment]"
 
 
@@ -35,8 +33,8 @@ def batches(utterances: list[Utterance], overrides: list[str], items: list[Item]
     one_by_one = SpeechDataset(utterances, features, reference, augmentation, seed=3)
     drawn = without_features(augmentation, features.dim)
     at_once = SpeechDataset(utterances, WaveformFeatures(features), reference, drawn, seed=3)  # type: ignore[arg-type]
-    waveforms = collate_waveforms([at_once[item] for item in items], LENGTHS)
-    return [collate([one_by_one[item] for item in items], LENGTHS), waveforms.featurised(FrontEnd(features))]
+    waveforms = collate_waveforms([at_once[item] for item in items])
+    return [collate([one_by_one[item] for item in items]), waveforms.featurised(FrontEnd(features))]
 
 
 @pytest.mark.parametrize("views", [1, 2])
@@ -53,7 +51,7 @@ def test_features_computed_alone_and_in_a_batch_are_equal_within_float32_roundin
     for name in ("feature_lengths", "tokens", "token_lengths"):
         assert torch.equal(getattr(actual, name), getattr(expected, name)), name
     assert actual.features.shape == expected.features.shape
-    assert actual.features.shape[1] == LENGTHS.of(int(actual.feature_lengths.max()))
+    assert actual.features.shape[1] == int(actual.feature_lengths.max())
     masks = 0
     for row, length in enumerate(actual.feature_lengths.tolist()):
         mine, theirs = actual.features[row, :length], expected.features[row, :length]
@@ -101,20 +99,20 @@ def test_unreadable_utterances_are_returned_separately_and_a_batch_of_them_alone
     [utterance] = read_manifest(tones / "train.jsonl")[:1]
     features = build_features(resolved())
     front_end, rejected = FrontEnd(features), Rejected(utterance, "no audio")
-    batch = collate_waveforms([rejected], LENGTHS).featurised(front_end)
+    batch = collate_waveforms([rejected]).featurised(front_end)
     assert (len(batch), batch.rejected) == (0, (rejected,))
     good = SpeechDataset([utterance], WaveformFeatures(features), REFERENCE)[Item(0, 0, 1.0)]  # type: ignore[arg-type]
     assert isinstance(good, Example)
-    batch = collate_waveforms([rejected, good], LENGTHS).featurised(front_end)
+    batch = collate_waveforms([rejected, good]).featurised(front_end)
     assert (len(batch), batch.rejected) == (1, (rejected,))
-    assert batch.features.shape[:2] == (1, LENGTHS.of(int(batch.feature_lengths[0])))
+    assert batch.features.shape[:2] == (1, int(batch.feature_lengths[0]))
     assert batch.num_frames == tuple(batch.feature_lengths.tolist())
 
 
 def test_all_tensors_of_a_batch_move_and_are_page_locked(tones: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     utterances, features = read_manifest(tones / "train.jsonl")[:2], build_features(resolved())
     dataset = SpeechDataset(utterances, WaveformFeatures(features), REFERENCE)  # type: ignore[arg-type]
-    batch = collate_waveforms([dataset[Item(0, position, 1.0)] for position in range(2)], LENGTHS)
+    batch = collate_waveforms([dataset[Item(0, position, 1.0)] for position in range(2)])
     batch = replace(batch, rest=replace(batch.rest, conditions={"language": torch.tensor([2, 1])}))
     monkeypatch.setattr(Tensor, "pin_memory", lambda tensor: tensor.to("meta"))  # page-locking needs a GPU
     for changed in (batch.to("meta"), batch.pin_memory()):
@@ -140,7 +138,7 @@ def test_features_computed_on_the_device_give_nearly_the_same_training_losses(to
     runs = []
     for where in ("cpu", "device"):
         run_dir = tmp_path / where
-        few = ["trainer.max_steps=6", "corpus.test=[]", "data.lengths_per_doubling=16", f"data.features_on={where}"]
+        few = ["trainer.max_steps=6", "corpus.test=[]", f"data.features_on={where}"]
         tiny = [override for override in TINY if not override.startswith("augment")]
         train(settings_with(*tiny, *tone_corpus(tones), AUGMENT, *few, f"run_dir={run_dir}"))
         runs.append([float(row["train/loss"]) for row in metrics(run_dir)])

@@ -112,6 +112,6 @@ def _batches(settings: RunSettings, utterances: Sequence[Utterance], model: Mode
         plan = training_set.epoch(start_of_epoch(epoch, 1))
         for step in range(len(plan)):
             examples = [dataset[item] for item in plan.items(step, 0)]
-            batch = collate(examples, training_set.settings.lengths, model.labels)
+            batch = collate(examples, model.labels)
             if len(batch):
                 yield batch

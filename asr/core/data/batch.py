@@ -8,12 +8,10 @@ from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 from torch.nn.utils.rnn import pad_sequence
 
 from asr.core.data.labels import NO_LABELS, Labels
 from asr.core.data.manifest import Utterance
-from asr.core.data.padded_lengths import AS_LONG_AS_THE_LONGEST, PaddedLengths
 from asr.interfaces import Targets
 
 AnyBatch = TypeVar("AnyBatch", bound=Any)  # any dataclass with tensors
@@ -118,15 +116,13 @@ class Batch:
         return self.targets["token_lengths"]
 
 
-def collate(
-    examples: Sequence[Example | Rejected], lengths: PaddedLengths = AS_LONG_AS_THE_LONGEST, labels: Labels = NO_LABELS
-) -> Batch:
-    """Pad examples to one of the allowed `lengths`; the batch lists rejected utterances separately.
+def collate(examples: Sequence[Example | Rejected], labels: Labels = NO_LABELS) -> Batch:
+    """Pad examples to the longest; the batch lists rejected utterances separately.
 
     The batch has conditions for `labels`.
     """
     views = views_of(examples)
-    features = _padded(views, lengths) if views else torch.zeros(0, 0, 0)
+    features = pad_sequence(views, batch_first=True) if views else torch.zeros(0, 0, 0)  # (B, T, F)
     num_frames = tuple(len(view) for view in views)
     feature_lengths = torch.tensor(num_frames, dtype=torch.int64)
     batch = batch_without_features(examples, labels)
@@ -156,9 +152,3 @@ def views_of(examples: Sequence[Example | Rejected]) -> list[Any]:
     """Return the views of the examples that were not rejected: all first views, then all second views."""
     views = [(example.features, *example.other_views) for example in examples if isinstance(example, Example)]
     return [view for column in zip(*views, strict=True) for view in column]
-
-
-def _padded(features: Sequence[Tensor], lengths: PaddedLengths) -> Tensor:
-    padded = pad_sequence(list(features), batch_first=True)  # (B, T, F)
-    num_added = lengths.of(padded.shape[1]) - padded.shape[1]
-    return F.pad(padded, (0, 0, 0, num_added)) if num_added else padded

@@ -269,7 +269,6 @@ def plan_training(
     world_size: int,
     part: int = 0,
     texts: Texts | None = None,
-    padded: Tensor | None = None,
 ) -> Plan:
     """Plan one epoch, in which every utterance occurs once; a step has `world_size` batches of similar length.
 
@@ -287,8 +286,6 @@ def plan_training(
         world_size: number of ranks.
         part: number of times that the epoch has been planned again because the number of ranks changed.
         texts: texts of the utterances; None: texts do not influence the size of a batch.
-        padded: for each utterance, the padded length, in seconds, of a batch in which it is the longest, (N,);
-            None: the utterance's duration.
 
     Raises:
         InputError: there are fewer utterances than ranks, or the number of batches cannot be made a multiple of the
@@ -298,13 +295,12 @@ def plan_training(
         raise InputError(f"each rank must have an utterance; got {len(durations)} utterances for {world_size} ranks.")
     generator = torch.Generator().manual_seed(derive_seed(seed, epoch, "plan", part))
     by_duration = _stable_argsort(durations)
-    padded = durations if padded is None else padded
     if texts is None:
-        sort_keys = in_blocks(lambda index: bounds.fill(padded[index]), by_duration)
+        sort_keys = in_blocks(lambda index: bounds.fill(durations[index]), by_duration)
     else:
         num_tokens, cells = texts.num_tokens, texts.cells
         sort_keys = in_blocks(
-            lambda index: bounds.fill(padded[index], cells(padded[index], num_tokens[index])), by_duration
+            lambda index: bounds.fill(durations[index], cells(durations[index], num_tokens[index])), by_duration
         )
     sort_keys.cumsum_(0)
     reach = min(order.jitter, MAX_JITTER * math.sqrt(float(sort_keys[-1])))
@@ -313,7 +309,7 @@ def plan_training(
     del moves
     indices = by_duration[_stable_argsort(sort_keys)].int()
     del sort_keys, by_duration
-    edges = _split_until_divisible(cut_batches(padded[indices], bounds, texts and texts.of(indices)), world_size)
+    edges = _split_until_divisible(cut_batches(durations[indices], bounds, texts and texts.of(indices)), world_size)
     number = (len(edges) - 1) // world_size
     steps = torch.arange(number) if epoch < order.sorted_epochs else torch.randperm(number, generator=generator)
     return Plan(indices, edges, steps, world_size)

@@ -55,7 +55,6 @@ class EpochPlan:
         occurrences: the M occurrences of utterances in the epoch.
         durations: duration of every occurrence at its speed factor, plus the maximum that augmentation adds, in
             seconds, (M,) float64.
-        padded: for each occurrence, the padded length, in seconds, of a batch in which it is the longest, (M,) float64.
         speeds: speed factor of every occurrence.
         kept_speed: number of utterances that keep speed 1.0, because with the drawn factor they would have too few
             frames or their batch would be too long.
@@ -66,7 +65,6 @@ class EpochPlan:
     plan: Plan
     occurrences: Occurrences
     durations: Tensor
-    padded: Tensor
     speeds: Speeds
     kept_speed: int
     texts: Texts | None = None
@@ -78,7 +76,7 @@ class EpochPlan:
     def num_bytes(self) -> int:
         """Size of the columns in bytes."""
         columns = [self.plan.order, self.plan.edges, self.plan.steps, *self.occurrences]
-        columns += [self.durations, self.padded, self.speeds.numbers, *([self.texts.num_tokens] if self.texts else [])]
+        columns += [self.durations, self.speeds.numbers, *([self.texts.num_tokens] if self.texts else [])]
         return sum({column.data_ptr(): column.untyped_storage().nbytes() for column in columns}.values())
 
     def items(self, step: int, rank: int) -> list[Item]:
@@ -94,7 +92,7 @@ class EpochPlan:
         One has the most padded seconds, one the most squared seconds and, if texts count, one the most elements in the
         head's largest tensor (`data.max_cells`).
         """
-        longest, sizes = self.plan.longest(self.padded), self.plan.sizes()
+        longest, sizes = self.plan.longest(self.durations), self.plan.sizes()
         measures = [longest, longest * longest]
         if self.texts is not None:
             measures.append(self.texts.cells(longest, self.plan.longest(self.texts.num_tokens)))
@@ -103,7 +101,7 @@ class EpochPlan:
 
     def summary(self) -> PlanSummary:
         """Compute the statistics of all ranks' batches."""
-        longest, sizes = self.plan.longest(self.padded).flatten(), self.plan.sizes().flatten()
+        longest, sizes = self.plan.longest(self.durations).flatten(), self.plan.sizes().flatten()
         padded = longest * sizes
         seconds = float(self.durations[self.plan.order].sum())
         least, most = int(padded.argmin()), int(padded.argmax())

@@ -23,7 +23,6 @@ from asr.base.storage.location import join, plain
 from asr.base.storage.patterns import expanded
 from asr.base.storage.settings import StorageSettings
 from asr.core.data.batch_plan import BatchBounds, BatchOrder
-from asr.core.data.padded_lengths import PaddedLengths
 from asr.core.data.selection import SelectionBounds
 
 TESTS = ("test", "also_test")
@@ -107,7 +106,6 @@ class PlanSettings:
     batches: Annotated[BatchBounds, INLINE]
     selection: Annotated[SelectionBounds, INLINE]
     order: Annotated[BatchOrder, INLINE]
-    lengths: Annotated[PaddedLengths, INLINE]
 
 
 @dataclass(frozen=True)

@@ -211,7 +211,7 @@ class TextSet:
 
         plan = plan_current_part(len(self), position, plan_part)
         lengths, speeds = self._lengths, Speeds.normal(len(self))
-        return EpochPlan(position.epoch, plan, each_once(len(self)), lengths, lengths, speeds, kept_speed=0)
+        return EpochPlan(position.epoch, plan, each_once(len(self)), lengths, speeds, kept_speed=0)
 
     def total_steps(self, position: Position, step: int, bounds: RunBounds) -> int:
         """Return the number of optimizer steps of the whole run: `step` plus the steps from `position` on."""

@@ -145,7 +145,7 @@ class TrainingSet:
             self._factors = speed.factors
         # Limiting the head's largest tensor doubles the planning time, so it is done only if the limit may be reached.
         longest_played = durations.max()[None] / torch.tensor(self._factors).min() + added_seconds
-        most = self._cells(self._padded(longest_played), num_tokens.max())
+        most = self._cells(longest_played, num_tokens.max())
         if speed is not None:
 
             def small_enough(seconds: Tensor, tokens: Tensor) -> Tensor:
@@ -205,7 +205,6 @@ class TrainingSet:
             texts = texts and texts.of(occurrences.rows)
         speeds, kept_speed = draw_factors(self._factors, feasible, seed=self.seed, epoch=position.epoch)
         durations = speeds.played(durations).add_(self._added_seconds)
-        padded = self._padded(durations)
 
         def plan_part(left: Tensor | slice, world_size: int, part: int) -> Plan:
             return plan_training(
@@ -217,11 +216,10 @@ class TrainingSet:
                 world_size=world_size,
                 part=part,
                 texts=texts and texts.of(left),
-                padded=padded[left],
             )
 
         plan = plan_current_part(len(occurrences), position, plan_part)
-        return EpochPlan(position.epoch, plan, occurrences, durations, padded, speeds, kept_speed, texts)
+        return EpochPlan(position.epoch, plan, occurrences, durations, speeds, kept_speed, texts)
 
     def total_steps(self, position: Position, step: int, bounds: RunBounds) -> int:
         """Return the number of optimizer steps of the whole run: `step` plus the steps from `position` on.
@@ -245,7 +243,7 @@ class TrainingSet:
     def made_up(self, items: Sequence[Item], noise: torch.Generator) -> Batch:
         """Make a batch of noise that has the sizes and texts of these utterances, without reading audio."""
         examples = [self._made_up(item, noise) for item in items]
-        return collate(examples, self.settings.lengths, self.reference.labels)
+        return collate(examples, self.reference.labels)
 
     def _made_up(self, item: Item, noise: torch.Generator) -> Example:
         utterance = self.utterances[item.row]
@@ -255,22 +253,6 @@ class TrainingSet:
 
     def _cells(self, seconds: Tensor, num_tokens: Tensor) -> Tensor:
         """Return the number of elements of the head's largest tensor for utterances with these seconds and tokens."""
-        frames = self._frames(seconds)
+        frames = self.features.num_frames((seconds * self.features.sample_rate).round().long())
         cells: Tensor = self.reference.cells(self.reference.output_lengths(frames), num_tokens)
         return cells
-
-    def _frames(self, seconds: Tensor) -> Tensor:
-        return self.features.num_frames((seconds * self.features.sample_rate).round().long())
-
-    def _padded(self, seconds: Tensor) -> Tensor:
-        """Return the seconds to which each utterance is padded if it is the longest of its batch, (N,)."""
-
-        if self.settings.lengths.lengths_per_doubling is None:
-            return seconds
-
-        def padded(seconds: Tensor) -> Tensor:
-            frames = self._frames(seconds)
-            added = self.settings.lengths.of(frames) - frames
-            return seconds + added * (self.features.hop / self.features.sample_rate)
-
-        return in_blocks(padded, seconds)

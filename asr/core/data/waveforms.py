@@ -18,7 +18,6 @@ from torch.nn.utils.rnn import pad_sequence
 from asr.core.data.batch import Batch, Example, Rejected, batch_without_features, on_device, page_locked, views_of
 from asr.core.data.dataset import Augmentation
 from asr.core.data.labels import NO_LABELS, Labels
-from asr.core.data.padded_lengths import PaddedLengths
 from asr.errors import InputError
 from asr.interfaces import Features, Masks
 
@@ -130,10 +129,8 @@ def masked(features: Tensor, masks: Tensor) -> Tensor:
     return features.masked_fill(inside, 0.0)
 
 
-def collate_waveforms(
-    examples: Sequence[Example | Rejected], lengths: PaddedLengths, labels: Labels = NO_LABELS
-) -> WaveformBatch:
-    """Make a batch whose features will have an allowed length; the batch lists rejected utterances separately."""
+def collate_waveforms(examples: Sequence[Example | Rejected], labels: Labels = NO_LABELS) -> WaveformBatch:
+    """Make a batch without features; the batch lists rejected utterances separately."""
     rest = batch_without_features(examples, labels)
     views: list[Unfeatured] = views_of(examples)
     first = views[: len(rest)]
@@ -142,6 +139,6 @@ def collate_waveforms(
         waveforms=pad_sequence(waveforms, batch_first=True) if first else torch.zeros(0, 0),
         sample_counts=torch.tensor([len(waveform) for waveform in waveforms], dtype=torch.int64),
         masks=torch.stack([view.masks for view in views]) if views else torch.zeros(0, 0, 4).long(),
-        num_frames=lengths.of(max((view.num_frames for view in first), default=0)),
+        num_frames=max((view.num_frames for view in first), default=0),
         rest=replace(rest, num_frames=tuple(view.num_frames for view in views)),
     )

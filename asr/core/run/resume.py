@@ -12,7 +12,7 @@ from asr.core.checkpoint.formats import KEY as FORMAT_KEY
 from asr.core.checkpoint.formats import of_today
 from asr.core.checkpoint.load import CHECKPOINT_KEY, read_checkpoint
 from asr.core.checkpoint.saved import newest_intact
-from asr.core.data.position import Position
+from asr.core.data.position import Position, start_of_epoch
 from asr.core.run.settings import sections_of
 from asr.errors import InputError
 
@@ -46,6 +46,7 @@ FREE = (
     "trainer.strategy",
     "trainer.log_every_n_steps",
 )
+ROUNDED = "lengths_per_doubling"  # setting of earlier versions, in `data`: if not None, they planned other batches
 # Valid entries of resume.allow.
 ALLOWED = ("world_size", "trainer", "schedule", "early_stopping", "callback", "num_threads")
 
@@ -76,7 +77,7 @@ class Resume:
     Args:
         path: path of the checkpoint.
         step: completed optimizer steps.
-        position: position in the training data.
+        position: position in the training data from which the run continues.
         run: the run to which the checkpoint belongs.
         damaged: newer checkpoints that cannot be read, with the reasons; `put_aside` renames them when the run resumes.
     """
@@ -105,7 +106,19 @@ def find_resume(checkpoints: Path) -> Resume | None:
     position = Position.from_dict(run.pop("position"))
     format_number = content.get(CHECKPOINT_KEY, {}).get("config", {}).get(FORMAT_KEY, 0)
     settings = of_today({**run.pop("settings"), FORMAT_KEY: format_number}, checkpoint.path)
-    return Resume(checkpoint.path, checkpoint.step, position, Run(settings, **run), damaged)
+    return Resume(
+        checkpoint.path, checkpoint.step, _in_plans_of_today(position, settings), Run(settings, **run), damaged
+    )
+
+
+def _in_plans_of_today(position: Position, settings: Mapping[str, Any]) -> Position:
+    """Return the start of the epoch if an earlier version planned it with rounded lengths; else the position."""
+    rounded = settings.get("data", {}).get(ROUNDED)
+    if rounded is None or not any(share.batches for share in position.shares):
+        return position
+    began = f"a version that had data.{ROUNDED}={rounded}, which changes the batches, began the run"
+    logger.warning("%s: epoch %d begins again", began, position.epoch + 1)
+    return start_of_epoch(position.epoch, position.world_size)
 
 
 def run_settings(

@@ -109,10 +109,12 @@ class Saving(pl.callbacks.Checkpoint):
         set_position(checkpoint, position, logged)
 
     def on_load_checkpoint(self, trainer: pl.Trainer, pl_module: Any, checkpoint: dict[str, Any]) -> None:
-        """If the number of processes has changed, resume at batch 0 of a new plan for the rest of the epoch."""
-        saved = Position.from_dict(checkpoint[RUN_KEY]["position"])
-        position = saved.on(trainer.world_size)
-        if position != saved:
+        """If the run continues at another position than the saved one, set the counters of Lightning's loops.
+
+        With another number of processes, it continues at batch 0 of a new plan for the rest of the epoch.
+        """
+        position = self._epochs.begin
+        if position != Position.from_dict(checkpoint[RUN_KEY]["position"]):
             set_position(checkpoint, position, checkpoint["global_step"])
 
     def _agree(self, trainer: pl.Trainer) -> tuple[int, bool]:

@@ -195,15 +195,12 @@ class SpeechData(TrainingData):
             problem = "differ only by dropout, because no augmentation masks features; add augment=[..., spec_augment]"
             logger.warning("the %d views of an utterance %s", reference.views, problem)
         self._front_end = build_batched(features) if features_on == "device" else None
-        lengths = training_set.settings.lengths
-        of_batch: Callable[[Any], Any] = partial(collate, lengths=lengths, labels=reference.labels)
+        of_batch: Callable[[Any], Any] = partial(collate, labels=reference.labels)
         of_waveform: Any = features
         if self._front_end is not None:
             of_waveform, augmentation = WaveformFeatures(features), without_features(augmentation, features.dim)
-            of_batch = partial(collate_waveforms, lengths=lengths, labels=reference.labels)
+            of_batch = partial(collate_waveforms, labels=reference.labels)
             logger.info("features of training batches are computed on the model's device: data.features_on=device")
-        if (per_doubling := lengths.lengths_per_doubling) is not None:
-            logger.info("training batches are padded to fixed lengths: data.lengths_per_doubling=%d", per_doubling)
         if num_workers:
             logger.info("each training process reads audio with data.num_workers=%d processes", num_workers)
         self._epoch_hours = training_set.epoch_hours
