@@ -182,26 +182,20 @@ def _opened(options: argparse.Namespace) -> "tuple[Recognizer, Bundle]":
     """Return the recogniser to export, and its bundle without the weights, which would be in memory twice."""
     from asr.apps.export.fixed_prompt import with_language
     from asr.core.checkpoint.load import bundle_recognizer, read_model, stored_at
+    from asr.core.decoder_choice import with_decoder
     from asr.core.hub.download import path_of
     from asr.core.recognition.latency import set_latency
 
     path, base = path_of(options.model), None if options.base is None else path_of(options.base)
     check_apart("--output", options.output, [stored_at(given) for given in (path, base) if given is not None])
-    model = _with_decoder(read_model(path, base), options.decode)
+    bundle = read_model(path, base)
+    model = replace(bundle, config=with_decoder(bundle.config, options.decode))
     if model.programs:
         raise InputError(f"{path}: a model to export must have weights; this one is exported already.")
     recognizer, bundle = with_language(bundle_recognizer(model, path), model, options.language)
     if options.latency is not None:
         bundle.config["encoder"]["chunk_frames"] = set_latency(recognizer.model, options.latency, "--latency")
     return recognizer, replace(bundle, weights={})
-
-
-def _with_decoder(bundle: "Bundle", name: str | None) -> "Bundle":
-    """Return the bundle with another decoder, if a name is given."""
-    from asr.core.checkpoint.load import decoder_settings
-
-    instead = {} if name is None else {"name": name}
-    return replace(bundle, config=bundle.config | {"decode": decoder_settings(bundle, instead)})
 
 
 def _utterances(options: argparse.Namespace) -> "list[Utterance]":

@@ -379,7 +379,7 @@ class StreamingEncoder(Encoder, Protocol):
 
 
 class Decoders(NamedTuple):
-    """Names of the decoders of a head, in order of preference; `asr.core.recognition.decoder_choice` reads them.
+    """Names of the decoders of a head, in order of preference; `asr.core.decoder_choice` reads them.
 
     Args:
         greedy: the greedy decoders, each for another part of the head.

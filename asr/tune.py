@@ -15,7 +15,6 @@ from asr.core.cli.command import (
     check_used,
     complain,
     complain_of,
-    decoder,
     inference,
     model_parser,
     move_to_device,
@@ -60,9 +59,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         bundle_folder,
         bundle_recognizer,
         check_recognises,
-        decoder_settings,
-        with_values,
     )
+    from asr.core.decoder_choice import of_options, with_decoder, with_values
 
     if Path(options.model).suffix == ".ckpt":
         raise InputError(f"{options.model}: MODEL must be a bundle or a run folder with one; it is a checkpoint.")
@@ -71,8 +69,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         give_back(folder)  # after an earlier tuning that was killed while writing
     folder = bundle_folder(Path(options.model))
     bundle = check_recognises(read_bundle(folder), folder)
-    settings = decoder_settings(bundle, decoder(options))
-    tuned = replace(bundle, config=bundle.config | {"decode": settings})
+    tuned = replace(bundle, config=with_decoder(bundle.config, of_options(options)))
     if lost := bundle.attached.keys() - tuned.attached.keys():
         must = f"{folder}: tuning must keep the decoder's files ({', '.join(sorted(lost))})"
         raise InputError(f"{must}; leave out --decode {options.decode}.")
@@ -88,11 +85,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         raise InputError(f"{names}: a dev set must have texts and readable audio; it has none.")
     choice = _tune_search(recognizer, dev_sets, options.attach == "always")
     if choice is None:  # the bundle keeps its decoder
-        tuned, settings = bundle, bundle.config["decode"]
+        tuned = bundle
         recognizer = move_to_device(bundle_recognizer(bundle, folder, characters=characters(options)), options)
-    else:
-        settings = with_values(settings, choice.values)
     values = choice.values if choice else {}
+    settings = with_values(tuned.config["decode"], values)
     confidence = _tune_confidence(recognizer, dev_set, values)
     description = choice.description if choice else UNCHANGED
     replace_bundle(

@@ -23,7 +23,6 @@ from asr.core.data.batch import Rejected
 from asr.core.data.manifest import Utterance, read_manifest
 from asr.core.evaluation.bootstrap import MIDDLE, Array, resample
 from asr.core.evaluation.word_errors import align_words
-from asr.core.recognition.decoder_choice import beam_decoder
 from asr.core.recognition.pieces import joined_rows
 from asr.core.recognition.recognizer import Recognizer
 from asr.errors import InputError
@@ -114,7 +113,7 @@ def _add_options(add: AddOption) -> None:
 def _run(options: argparse.Namespace) -> None:
     utterances = [each for path in options.manifests for each in read_manifest(path)]
     greedy = load_recognizer(options.model)
-    beam = beam_decoder(greedy.model.head.decoders)
+    beam = next(iter(greedy.model.head.decoders.beam), None)
     searches = {
         size: load_recognizer(options.model, decode={"name": beam, "beam_size": size})
         for size in filter(None, options.hypotheses)

@@ -12,8 +12,9 @@ import torch
 from asr.base.settings.conf import default_settings
 from asr.base.system.learnt import MAX_BYTES
 from asr.components.decode.beam import Beam
-from asr.core.checkpoint.bundle import Bundle, read_bundle, replace_bundle
-from asr.core.checkpoint.load import decoder_settings, load_recognizer, write_bundle
+from asr.core.checkpoint.bundle import read_bundle, replace_bundle
+from asr.core.checkpoint.load import load_recognizer, write_bundle
+from asr.core.decoder_choice import with_decoder
 from asr.errors import InputError
 from asr.ngram import main as ngram
 from tests.fusion import search_config
@@ -196,11 +197,11 @@ def test_reading_and_rewriting_a_bundle_changes_nothing(bundle: Path, tmp_path: 
 def test_settings_without_a_decoder_name_apply_to_the_models_decoder_or_else_to_beam_search(
     own: str, given: dict[str, Any], name: str
 ) -> None:
-    bundle = Bundle({"head": default_settings("head", "ctc"), "decode": default_settings("decode", own)}, {}, {}, "")
-    bundle.config["decode"].update({"beam_size": 3} if own != "greedy" else {})
-    expected = bundle.config["decode"] if name == own else default_settings("decode", name)
+    config = {"head": default_settings("head", "ctc"), "decode": default_settings("decode", own)}
+    config["decode"].update({"beam_size": 3} if own != "greedy" else {})
+    expected = config["decode"] if name == own else default_settings("decode", name)
     fused = {"fusion": expected["fusion"] | given["fusion"]} if "fusion" in given else {}
-    assert decoder_settings(bundle, given) == {**expected, **given, **fused}
+    assert with_decoder(config, given)["decode"] == {**expected, **given, **fused}
 
 
 @pytest.mark.parametrize(
@@ -214,7 +215,7 @@ def test_settings_without_a_decoder_name_apply_to_the_models_decoder_or_else_to_
 )
 def test_hotwords_alone_need_few_hypotheses(given: dict[str, Any], beam_size: int) -> None:
     greedy = {"head": default_settings("head", "ctc"), "decode": default_settings("decode", "greedy")}
-    assert decoder_settings(Bundle(greedy, {}, {}, ""), given)["beam_size"] == beam_size
+    assert with_decoder(greedy, given)["decode"]["beam_size"] == beam_size
 
 
 def test_a_bundle_with_the_removed_label_priors_is_refused_and_can_be_used_with_another_decoder(bundle: Path) -> None:

@@ -425,7 +425,7 @@ def test_a_short_id_is_not_taken_for_a_file_name(
             "gone.arpa ... file or directory",
         ),
         (["--lm", "GARBAGE"], "KenLM ... ARPA"),
-        (["--lm", ""], "--lm; got an empty name"),
+        (["--lm", ""], "--lm; got ''"),
         (
             ["--decode", "greedy", "--lm", "x"],
             "--decode ... --lm",

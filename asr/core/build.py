@@ -21,7 +21,6 @@ from asr.core.data.dataset import Augmentation
 from asr.core.data.labels import NO_LABELS, Labels
 from asr.core.data.recordings import RecordingList
 from asr.core.recognition.confidence import UNCALIBRATED
-from asr.core.recognition.decoder_choice import usable
 from asr.core.recognition.model import Model
 from asr.core.recognition.recognizer import Recognizer
 from asr.errors import InputError, reason_of, shown
@@ -152,7 +151,9 @@ def check_needs(decoder: "partial[Any]", head: Head, config: Config) -> None:
     for need in decoder.func.needs:  # type: ignore[attr-defined]  # declared in interfaces.Decoder
         if getattr(head, need, None) is None:
             must = f"decode={config['decode']['name']} must have a head with a {need}"
-            choices = usable(head, lambda name: find_class("decode", name).needs)  # type: ignore[attr-defined]
+            names = (*head.decoders.greedy, *head.decoders.beam)
+            needs = {name: find_class("decode", name).needs for name in names}  # type: ignore[attr-defined]
+            choices = [name for name in names if all(getattr(head, part, None) is not None for part in needs[name])]
             cure = (
                 f"Choose decode={' or '.join(choices)}"
                 if choices
@@ -389,7 +390,7 @@ def rules(cls: Callable[..., Any]) -> dict[str, Rule]:
     return {name: rule for name, marks in annotated.items() for rule in marks[1:] if isinstance(rule, Rule)}
 
 
-def rules_of(group: str, name: str) -> dict[str, Rule]:
+def rules_of(group: str, name: object) -> dict[str, Rule]:
     """Return the rules of the settings of the component <group>/<name>.py."""
     return rules(find_class(group, name))
 

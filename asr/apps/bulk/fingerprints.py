@@ -12,7 +12,8 @@ from torch import Tensor, uint8
 from asr.apps.bulk.source import Source
 from asr.base.storage.location import absolute
 from asr.core.checkpoint.bundle import Bundle
-from asr.core.checkpoint.load import decoder_settings, read_model
+from asr.core.checkpoint.load import read_model
+from asr.core.decoder_choice import with_decoder
 from asr.core.hub.download import path_of
 from asr.errors import InputError
 
@@ -59,7 +60,7 @@ def model_fingerprint(model: str | Path, base: str | Path | None, decode: Mappin
         InputError: the model or a file of the decoder does not exist, or the model is damaged.
     """
     bundle = read_model(Path(path_of(model)), None if base is None else Path(path_of(base)))
-    bundle = replace(bundle, config=bundle.config | {"decode": decoder_settings(bundle, decode)})
+    bundle = replace(bundle, config=with_decoder(bundle.config, decode))
     digest = hashlib.sha256()
     for name, content in _contents(bundle):
         digest.update(f"{name}\0".encode())

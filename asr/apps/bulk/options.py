@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from asr.base.settings.plugins import use
 from asr.base.text.numbers import counted, duration
-from asr.core.cli.command import LINE_SECONDS, characters, decoder, finite, load_model, progress_bar
+from asr.core.cli.command import LINE_SECONDS, characters, finite, load_model, progress_bar
 from asr.errors import InputError
 
 if TYPE_CHECKING:
@@ -87,10 +87,11 @@ def run_bulk(
     """
     from asr.apps.bulk.job import JobSettings, open_job
     from asr.apps.bulk.parts import share_of
+    from asr.core.decoder_choice import of_options
 
     cut = options.part_hours, options.segments, inference, options.precision, options.segment
     settings = JobSettings(*cut, options.latency, characters(options))
-    model = options.model, options.base, decoder(options)
+    model = options.model, options.base, of_options(options)
     job = open_job(options.paths[0], str(options.output_dir), *model, settings)
     share = share_of(options.part, job.plan.num_parts)
     missing = job.missing(share)
@@ -143,9 +144,10 @@ def _engine(
 def _load_same(options: argparse.Namespace, check: "Callable[[Recognizer], None]", expected: str) -> "Recognizer":
     """Load the model in a worker process, which may be on another machine."""
     from asr.apps.bulk.fingerprints import model_fingerprint
+    from asr.core.decoder_choice import of_options
 
     use(options.plugin, "--plugin")  # the driver has parsed the options, not this process
-    if model_fingerprint(options.model, options.base, decoder(options)) != expected:
+    if model_fingerprint(options.model, options.base, of_options(options)) != expected:
         raise InputError(f"MODEL must be identical on all machines of the cluster; {options.model} differs here.")
     recognizer = load_model(options)
     check(recognizer)

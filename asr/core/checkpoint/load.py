@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from asr.base.settings.conf import default_settings
 from asr.core.build import (
     MODEL_KEYS,
     PROMPT,
@@ -21,7 +20,6 @@ from asr.core.build import (
     build_labels,
     build_model,
     build_tokenizer,
-    decoders_of,
     exported,
 )
 from asr.core.checkpoint.adapted import ADAPTER, BASE, check_whole, is_adapter, merged
@@ -44,13 +42,13 @@ from asr.core.checkpoint.bundle import (
 from asr.core.checkpoint.formats import FORMAT, KEY
 from asr.core.checkpoint.saved import CHECKPOINTS, kept_checkpoints
 from asr.core.data.labels import NO_LABELS, Labels
+from asr.core.decoder_choice import with_decoder
 from asr.core.recognition.confidence import load_calibration
-from asr.core.recognition.decoder_choice import with_beam
 from asr.core.recognition.letter_lock import locked
 from asr.core.recognition.model import Model
 from asr.core.recognition.recognizer import Recognizer
 from asr.errors import InputError, reason_of, shown
-from asr.interfaces import Decoders, Features, Tokenizer
+from asr.interfaces import Features, Tokenizer
 
 logger = logging.getLogger(__name__)
 
@@ -58,14 +56,12 @@ BUNDLE = "bundle"  # name of the bundle's folder in a run folder
 NEMO_CONFIG = "model_config.yaml"  # name of the config in the folder of an unpacked .nemo archive
 CHECKPOINT_KEY = "asr"  # key of the entry in a Lightning checkpoint that stores everything in a bundle except weights
 PREFIX = "model."  # prefix of the names of weights in a Lightning checkpoint
-PRIOR_BEAM = "prior_beam"  # a removed decoder, which asr.tune --label-priors stored in bundles
-HOTWORD_BEAM = 4  # makes the errors of 16 hypotheses with hotwords alone: recipes/hotwords
 
 
 def load_recognizer(
     path: str | Path,
     device: str | torch.device = "cpu",
-    decode: Mapping[str, Any] | None = None,
+    decode: str | Mapping[str, Any] | None = None,
     base: Path | None = None,
     characters: str | None = None,
 ) -> Recognizer:
@@ -74,10 +70,7 @@ def load_recognizer(
     Args:
         path: path of a run folder, a bundle, a `.ckpt`, or the folder of an exported model.
         device: device of the weights.
-        decode: settings that replace settings of the model's decoder, such as
-            `{"name": "beam", "fusion": {"lm": "a.arpa"}}`. Without a name, the settings apply to the model's decoder,
-            or to beam search if the model's decoder is greedy and does not have these settings. If another decoder is
-            named, its other settings come from conf/decode.
+        decode: another decoder, or settings of the decoder, as in `with_decoder`.
         base: path of an adapter's base.
         characters: language or script whose letters alone are written (`asr.core.recognition.letter_lock`); None: all.
 
@@ -87,8 +80,7 @@ def load_recognizer(
     """
     path = Path(path)
     bundle = read_model(path, base)
-    settings = decoder_settings(bundle, decode or {})
-    return bundle_recognizer(replace(bundle, config=bundle.config | {"decode": settings}), path, device, characters)
+    return bundle_recognizer(replace(bundle, config=with_decoder(bundle.config, decode)), path, device, characters)
 
 
 def read_model(path: Path, base: Path | None = None) -> Bundle:
@@ -169,7 +161,6 @@ def bundle_recognizer(
             not have; or the model cannot write the characters.
     """
     check_recognises(check_whole(bundle, path), path)
-    _check_decoder(bundle.config["decode"], path)
     try:
         tokenizer, features = build_tokenizer(bundle.config), build_features(bundle.config)
         labels = build_labels(bundle.config)
@@ -196,18 +187,6 @@ def bundle_recognizer(
     return Recognizer(model.eval(), decode, calibration).to(device)
 
 
-def _check_decoder(settings: Mapping[str, Any], path: Path) -> None:
-    """Check that the decoder is not `prior_beam`, which was removed.
-
-    Raises:
-        InputError: it is.
-    """
-    if settings.get("name") == PRIOR_BEAM:
-        must = f"{path}: decode must not be {PRIOR_BEAM}, because label priors were removed"
-        cure = "Give --decode beam, and the language model with --lm; both are stored by: asr.tune --attach always."
-        raise InputError(f"{must}; it is. {cure}")
-
-
 def _check_variances(weights: Mapping[str, Tensor], path: Path) -> None:
     """Check that running variances are not negative, which would give NaN."""
     for name, weight in weights.items():
@@ -220,38 +199,6 @@ def _load_weights(model: Model, weights: Mapping[str, Tensor]) -> None:
     dtypes = {name: weight.dtype for name, weight in model.state_dict().items()}
     copies = {name: weight.to(dtypes.get(name), copy=True) for name, weight in weights.items()}
     model.load_state_dict(copies, assign=True)
-
-
-def decoder_settings(bundle: Bundle, instead: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings of the model's decoder, or of another decoder in conf/decode, changed by `instead`.
-
-    Replacements without a decoder's name apply to the model's decoder, or to beam search if the model's decoder is
-    greedy and does not have these settings.
-    """
-    if not instead:
-        return dict(bundle.config["decode"])
-    return _settings_instead(bundle.config["decode"], instead, decoders_of(bundle.config["head"]))
-
-
-def _settings_instead(own: Mapping[str, Any], instead: Mapping[str, Any], decoders: Decoders) -> dict[str, Any]:
-    name = own.get("name")
-    if instead.keys() - own.keys() and isinstance(name, str):
-        name = with_beam(decoders, name)
-    name = instead.get("name", name)
-    settings = own if name == own.get("name") else default_settings("decode", name)
-    only_hotwords = instead.keys() == {"fusion"} and instead["fusion"].keys() <= {"hotwords", "hotword_score"}
-    if settings is not own and name == "beam" and only_hotwords:
-        settings = {**settings, "beam_size": HOTWORD_BEAM}
-    items = instead.items()
-    parts = {key: settings[key] | part for key, part in items if isinstance(part, Mapping) and key in settings}
-    return {**settings, **instead, **parts}
-
-
-def with_values(settings: Mapping[str, Any], values: Mapping[str, float]) -> dict[str, Any]:
-    """Replace the values of a decoder's tunable settings, including those of its fusion."""
-    own = {key: value for key, value in values.items() if key in settings}
-    of_fusion = {key: value for key, value in values.items() if key not in settings}
-    return {**settings, **own, **({"fusion": settings["fusion"] | of_fusion} if of_fusion else {})}
 
 
 def model_config(config: Config) -> dict[str, Any]:

@@ -8,10 +8,10 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from asr.base.settings import conf
-from asr.base.settings.rule import WORKERS, one_of
+from asr.base.settings.rule import WORKERS
 from asr.base.system.files import NO_ROOM
 from asr.base.system.processes import INTERRUPTED, reader_has_gone, spin_briefly
 from asr.base.text.numbers import duration
@@ -30,12 +30,9 @@ PRECISIONS = ("float32", "bfloat16", "float16")
 MODELS = "a run folder, a bundle, a .ckpt, or a folder of asr.export"
 PRECISION_HELP = "type of matrix products (default float32); in 16 bits, other recordings in a batch may affect a text"
 LINE_SECONDS = 10.0  # time between two lines of progress, if no progress bar is shown
+NEED_LM = ("lm_unit", "lm_weight", "word_insertion_bonus", "unknown_score", "spelling")  # options that need --lm
 SHORTEST_CHUNK = 1.0  # seconds; shorter chunks contain no complete words
 DECODERS = conf.names("decode")  # of asr itself; plugins may have others
-FUSION_OPTIONS = (  # options for settings of decode.fusion
-    *("lm", "lm_unit", "lm_weight", "word_insertion_bonus", "unknown_score", "spelling"),
-    *("lexicon", "hotwords", "hotword_score"),
-)
 
 
 def model_parser(
@@ -135,10 +132,11 @@ finite.__name__ = "number"  # for argparse's message: invalid number value
 
 def load_model(options: argparse.Namespace) -> "Recognizer":
     """Load the model with the decoder and device that the options choose."""
+    from asr.core.decoder_choice import of_options
     from asr.core.hub.models import load_recognizer
 
     recognizer = load_recognizer(
-        options.model, decode=decoder(options), base=options.base, characters=characters(options)
+        options.model, decode=of_options(options), base=options.base, characters=characters(options)
     )
     check_used(recognizer, options)
     return move_to_device(recognizer, options)
@@ -154,22 +152,9 @@ def check_prompt(recognizer: "Recognizer", language: str | None) -> None:
 
 def check_used(recognizer: "Recognizer", options: argparse.Namespace) -> None:
     """Check that the language model that an option needs is present."""
-    decode = recognizer.decode
-    has_lm = "lm_weight" in decode.tunable
-    for key, needed, is_there in (
-        ("lm_unit", "lm", has_lm),
-        ("lm_weight", "lm", has_lm),
-        ("word_insertion_bonus", "lm", has_lm),
-        ("unknown_score", "lm", has_lm),
-        ("spelling", "lm", has_lm),
-    ):
-        if not is_there and getattr(options, key, None) is not None:
-            raise InputError(f"{_named(key)} needs {_named(needed)}; the model has none of its own.")
-
-
-def _named(key: str) -> str:
-    """Return an option in the form --some-name."""
-    return "--" + key.replace("_", "-")
+    for key in NEED_LM:
+        if getattr(options, key, None) is not None and "lm_weight" not in recognizer.decode.tunable:
+            raise InputError(f"--{key.replace('_', '-')} needs --lm; the model has none of its own.")
 
 
 def move_to_device(recognizer: "Recognizer", options: argparse.Namespace) -> "Recognizer":
@@ -188,34 +173,6 @@ def move_to_device(recognizer: "Recognizer", options: argparse.Namespace) -> "Re
         device = "cuda" if torch.cuda.is_available() and not is_program else "cpu"
     recognizer.recording_encoder.precision = None if is_program else getattr(torch, options.precision)
     return recognizer.to(device, "--device")
-
-
-def decoder(options: argparse.Namespace) -> dict[str, Any]:
-    """Collect the decoder's settings from the options."""
-    fusion = {key: getattr(options, key) for key in FUSION_OPTIONS if getattr(options, key, None) is not None}
-    beam = getattr(options, "beam", None)
-    given = {**({} if beam is None else {"beam": beam}), **fusion}
-    name = getattr(options, "decode", None)
-    if name is not None:
-        one_of(*conf.names("decode")).check("--decode", name)
-    if name and given and "fusion" not in conf.default_settings("decode", name):
-        raise InputError(
-            f"--decode {name} has no settings; leave out {', '.join(map(_named, given))} or --decode {name}."
-        )
-    for key, value in given.items():
-        if value == "":
-            raise InputError(f"{_named(key)} must be a file; got an empty name.")
-    if given:
-        from asr.core.build import rules_of
-
-        rule_of = {
-            "beam": rules_of("decode", "beam")["beam_size"],
-            **rules_of("decode/fusion", "shallow_fusion"),
-        }
-        for key, value in given.items():
-            rule_of[key].check(_named(key), value)
-    settings = {"name": name, "beam_size": beam, "fusion": fusion}
-    return {key: value for key, value in settings.items() if value}
 
 
 def characters(options: argparse.Namespace) -> str | None:

@@ -10,7 +10,6 @@ from asr.base.settings.plugins import NAMES, use
 from asr.core.checkpoint import load
 from asr.core.hub.download import path_of
 from asr.core.recognition.recognizer import Recognizer
-from asr.errors import InputError, shown
 
 
 def load_recognizer(
@@ -43,7 +42,4 @@ def load_recognizer(
     """
     NAMES.check("plugins", list(plugins) if isinstance(plugins, tuple) else plugins)
     use(plugins)
-    settings = {"name": decode} if isinstance(decode, str) else decode
-    if not isinstance(settings, Mapping | None):
-        raise InputError(f"decode must be the name of a decoder, or a mapping of its settings; got {shown(decode)}.")
-    return load.load_recognizer(path_of(model), device, settings, None if base is None else path_of(base), characters)
+    return load.load_recognizer(path_of(model), device, decode, None if base is None else path_of(base), characters)

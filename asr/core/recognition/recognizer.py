@@ -28,7 +28,6 @@ from asr.core.data.labels import LANGUAGE
 from asr.core.data.manifest import HOTWORDS, Utterance
 from asr.core.recognition.chunks import pause_between, pause_in_blanks
 from asr.core.recognition.confidence import Calibration
-from asr.core.recognition.decoder_choice import beam_decoder
 from asr.core.recognition.inference import INFERENCE, NO_NUMBERS, NOTHING, Inference, RecordingEncoder
 from asr.core.recognition.long_form import Segment, Segments, at_silences, in_chunks
 from asr.core.recognition.model import Model
@@ -146,13 +145,18 @@ class Recognizer:
             HOTWORD_SCORE.check("hotword_score", score)
         return self._compiled(phrases, score)
 
+    @property
+    def _beam_hint(self) -> str:
+        """Advice to load the model with the beam search that its head prefers; "" if it has none."""
+        beams = self.model.head.decoders.beam
+        return f' Load the model with decode={{"name": "{beams[0]}"}}.' if beams else ""
+
     def _compile(self, hotwords: tuple[str, ...], score: float | None) -> Biasing:
         if not hotwords:
             return NO_BIASING
         if self.decode.compile_hotwords is None:
             must = f"hotwords need a beam search; this decoder is {self.decode.description}"
-            beam = beam_decoder(self.model.head.decoders)
-            raise InputError(f"{must}." + (f' Load the model with decode={{"name": "{beam}"}}.' if beam else ""))
+            raise InputError(f"{must}.{self._beam_hint}")
         biasing = self.decode.compile_hotwords(hotwords, score)
         if biasing.impossible:
             names, count = listed([*map(repr, biasing.impossible)]), len(hotwords)
@@ -311,9 +315,7 @@ class Recognizer:
             whole(1).check("nbest", nbest)
             if nbest > 1 and self.decode.max_hypotheses == 1:
                 must = f"nbest must be 1 with a decoder that finds only one hypothesis ({self.decode.description})"
-                beam = beam_decoder(self.model.head.decoders)
-                cure = f' Load the model with decode={{"name": "{beam}"}}.' if beam else ""
-                raise InputError(f"{must}; got {nbest}.{cure}")
+                raise InputError(f"{must}; got {nbest}.{self._beam_hint}")
             options = replace(options, nbest=nbest)
         if batch_seconds is not None:
             above(0).check("batch_seconds", batch_seconds)

@@ -17,7 +17,6 @@ from asr.base.system.processes import torch_threads
 from asr.core.data.labels import LANGUAGE
 from asr.core.recognition.cached_stream import CachedStream, advance
 from asr.core.recognition.captions import ENDPOINT_SECONDS, SETTLED_SECONDS, Captions, StreamSettings
-from asr.core.recognition.decoder_choice import greedy_decoder
 from asr.core.recognition.inference import Inference
 from asr.core.recognition.recognizer import Recognizer
 from asr.core.recognition.recordings import WAVEFORM, as_utterances, as_waveform
@@ -275,6 +274,6 @@ def why_not(recognizer: Recognizer) -> str:
     if encoder.streaming is None:
         return f"{type(encoder).__name__} needs the whole utterance at once (train encoder=conformer_streaming_s)"
     if decode.streaming is None:
-        greedy = greedy_decoder(recognizer.model.head.decoders)
+        greedy = recognizer.model.head.decoders.greedy[0]
         return f"{type(decode).__name__} needs the whole utterance at once (choose another, such as --decode {greedy})"
     return ""

@@ -21,8 +21,8 @@ from asr.core.checkpoint.adapted import weights_digest
 from asr.core.checkpoint.bundle import Bundle, is_encoder
 from asr.core.checkpoint.load import bundle_recognizer, read_initial, read_settings
 from asr.core.data.tokenizer_extension import WORD_START, checked_pieces, pieces_for
+from asr.core.decoder_choice import greedy_decoder
 from asr.core.hub.download import path_of
-from asr.core.recognition.decoder_choice import greedy_decoder, is_greedy
 from asr.core.recognition.recognizer import Recognizer
 from asr.core.run.settings import InitSettings, RunSettings, sections_of
 from asr.errors import InputError
@@ -75,7 +75,7 @@ def with_parts(settings: RunSettings, overrides: Sequence[str]) -> RunSettings:
     unchosen = not any(name.startswith("decode") for name in names)
     if "head" in parts and unchosen:
         given = settings.components["decode"]
-        if is_greedy(decoders_of(settings.components["head"]), given["name"]):
+        if given["name"] in decoders_of(settings.components["head"]).greedy:
             parts["decode"] = _greedy_decoder(parts["head"], model["decode"])
             if parts["decode"] != given:
                 logger.info("init.from: decode=%s, the greedy decoder of the model's head", parts["decode"]["name"])

@@ -25,7 +25,7 @@ from asr.apps.convert.huggingface.extractor import Frames, give_frames, take_fra
 from asr.apps.convert.section import Section, as_yaml, check, mapping, whole
 from asr.base.settings.conf import default_settings
 from asr.core.build import PROMPT, decoders_of
-from asr.core.recognition.decoder_choice import greedy_decoder
+from asr.core.decoder_choice import greedy_decoder
 from asr.errors import InputError
 
 FACTOR = 8

@@ -10,7 +10,7 @@ from asr.apps.convert.nemo.config import AUXILIARY, MODELS, check_class, ctc_dec
 from asr.apps.convert.section import Section, as_yaml, check, mapping, whole
 from asr.base.settings.conf import default_settings
 from asr.core.build import decoders_of
-from asr.core.recognition.decoder_choice import greedy_decoder
+from asr.core.decoder_choice import greedy_decoder
 from asr.errors import InputError, shown
 
 # Maximum number of symbols in a frame in NeMo's recipes. It is exported if asr's decoder has no maximum.
