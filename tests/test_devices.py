@@ -14,13 +14,11 @@ import torch
 from asr.core.build import build_features, build_model, build_tokenizer
 from asr.core.data.batch import Batch
 from asr.core.recognition.model import Model
-from asr.core.training import callbacks
 from asr.core.training.task import TrainingTask
 from asr.errors import InputError
 from asr.train import train
 from tests.conftest import TINY, resolved, settings_with, tone_corpus
 from tests.refusals import refused
-from tests.test_compiled_blocks import Waiting
 from tests.test_train import losses
 
 cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="this machine has no CUDA device")
@@ -74,17 +72,15 @@ def test_no_acceleration_changes_the_losses(
     eager: dict[str, list[float]],
     tones: Path,
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr(callbacks, "CompiledBlocks", Waiting)
     caplog.set_level("INFO", "asr")
     losses = run(device, tones, tmp_path / "run", *WAYS[way])
     assert len(losses) == len(eager[device]) == NUM_STEPS[device]
     pairs = zip(losses, eager[device], strict=True)
     assert sum(abs(mine - theirs) / theirs for mine, theirs in pairs) / len(losses) < NOISE[device]
     if "compile_blocks=true" in WAYS[way]:
-        assert "run compiled" in caplog.text, caplog.text
+        assert "blocks are compiled" in caplog.text, caplog.text
 
 
 @DEVICES
@@ -121,10 +117,7 @@ def test_a_non_finite_loss_is_attributed_to_its_own_step(
 
 
 @cuda
-def test_a_run_with_all_accelerations_resumes_from_its_checkpoint(
-    tones: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(callbacks, "CompiledBlocks", Waiting)
+def test_a_run_with_all_accelerations_resumes_from_its_checkpoint(tones: Path, tmp_path: Path) -> None:
     common = [*WAYS["all"], "schedule=noam", "checkpoint.every_steps=20"]
     run("cuda", tones, tmp_path / "run", *common, "trainer.max_steps=40")
     losses = run("cuda", tones, tmp_path / "run", *common, "trainer.max_steps=80", "resume.allow=[trainer.max_steps]")

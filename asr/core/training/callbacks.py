@@ -14,7 +14,7 @@ from asr.core.build import several
 from asr.core.objective.parts import Measure
 from asr.core.run.learning_rate import PlannedRates, planned_rates
 from asr.core.training.callback_state import check_state
-from asr.core.training.compiled_blocks import CompiledBlocks, Inductor
+from asr.core.training.compiled_blocks import compile_blocks
 from asr.core.training.frozen import Frozen
 from asr.core.training.gradient_checkpointing import recompute_blocks
 from asr.core.training.lightning_internals import moving_average, validate
@@ -206,10 +206,10 @@ def speech_callbacks(
     settings, model = prepared.settings, cast(Any, task.model)
     if settings.gradient_checkpointing:
         recompute_blocks(model.encoder)
+    if settings.compile_blocks:
+        compile_blocks(model.encoder, trainer.world_size)
     callbacks: list[pl.Callback] = [Frozen(model, settings.init.frozen, settings.init.frozen_steps)]
     callbacks.append(LargestBatchFirst(data.worst_batches))
-    if settings.compile_blocks:
-        callbacks.append(CompiledBlocks(model.encoder, Inductor()))
     callbacks += [StuckAtBlank(), StuckAtFrequencies(settings.components, prepared.loss_by_frequency)]
     if prepared.start is not None and prepared.state.resume is None and prepared.corpus.valid:
         callbacks.append(LambdaCallback(on_train_start=lambda trainer, task: validate(trainer)))

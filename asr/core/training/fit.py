@@ -9,6 +9,7 @@ from lightning.fabric.utilities.exceptions import MisconfigurationException
 
 from asr.core.run.events import EndedEarly, EventsFile
 from asr.core.training.callbacks import Patience
+from asr.core.training.compiled_blocks import compile_failure
 from asr.core.training.distributed import is_lost_connection, report_lost_connection, stop_others, take_leave
 from asr.core.training.signals import Stopped, StopRequest
 from asr.core.training.trainer import refusal
@@ -102,6 +103,9 @@ def fit(
             raise InputError(task.too_large()) from None
         if reason := _lost_worker(error):
             raise InputError(reason) from None
+        if reason := compile_failure(error):
+            must = "compile_blocks must be false where torch.compile fails"
+            raise InputError(f"{must}; got true ({reason}). Give compile_blocks=false.") from None
         if trainer.world_size > 1 and is_lost_connection(error):
             report_lost_connection(trainer)
         raise
