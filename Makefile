@@ -5,7 +5,8 @@
 # make test-oldest: the tests with the oldest versions that pyproject.toml allows. make test-next-hydra: with Hydra's next version.
 # make demo-wheel: install the wheel into an environment of its own, with TORCH, and train the demo.
 # make release: check, build, and tag the version in asr/__init__.py.
-# make snapshots: rewrite AGENTS.md, llms.txt, and the files in tests/ that describe the public interface and the error messages.
+# make snapshots: rewrite AGENTS.md, llms.txt, the lengths of files in docs/guide/design.md, and the files in tests/ that describe the public
+# interface and the error messages.
 # make docs: the documentation as a site, build/site/index.html.
 # make dist: source distribution and wheel, checked by twine.
 # make speedrun HOURS=5 (or 100, 960): download a part of LibriSpeech, train and evaluate on it.
@@ -109,6 +110,7 @@ snapshots: .venv/ready
 	mkdir -p build
 	$(RUN) tests.public_interface > build/snapshot && mv build/snapshot tests/public_interface.txt
 	$(RUN) tests.messages > build/snapshot && mv build/snapshot tests/messages.txt
+	$(RUN) docs.pages.tour
 	$(RUN) docs.pages.agents
 
 test-all: .venv/all test

@@ -27,48 +27,14 @@ Errors that the caller can correct are `InputError`, with a message of one line;
 """
 
 # The modules of this folder are the contract (`interfaces`, `errors`, `lengths`) and the commands, python -m
-# asr.<command>. Below them are four floors. base knows nothing of models. components are one file each,
-# which see only base and the contract. core makes batches of data, weights of batches and texts of audio, and finds
-# parts by their names alone. apps are what each command adds to core; core works without them, and an app imports no
-# other app but apps/web. The folders are listed from the lowest layer up; each imports only from folders above it in
-# this list:
+# asr.<command>. Everything else stands on one of four floors; the docstring of a floor lists its folders:
 #
-#     base/system/          files, processes, devices
-#     base/settings/        rules for settings, and the paths of the files in conf/
-#     base/storage/         files by path or URL: object stores and their cache on the local disk
-#     base/audio/           audio files to waveforms (S,)
-#     base/text/            text normalisation, words of tokens, letters of languages, untrusted text, numbers
-#     base/language_model/  n-gram models: estimation, checks, queries
-#     base/kernels/         optimised operations, each beside a plain implementation
-#     base/onnx/            files and sessions of ONNX programs
-#     components/augment/ components/features/ components/tokenizer/ components/encoder/ components/prompt/
-#     components/head/ components/decode/ components/adapter/ components/optimizer/ components/schedule/
-#     components/logger/
-#                           files of conf/<group>/ with `name: <name>` configure asr/components/<group>/<name>.py
-#     components/token_model/    more components: neural language models over tokens, built from the encoder's layers
-#     components/program/        encoders and heads that ONNX Runtime computes: an exported model
-#     core/data/            manifest lines to utterances, examples, batches (which add the padding), each epoch's plan
-#     core/recognition/     the model (encoder and head), and the recogniser (model and decoder): audio to transcripts
-#     core/evaluation/      word errors, their confidence intervals and their kinds
-#     core/checkpoint/      asr's own file format of a recogniser
-#     core/hub/             models by a path or an address: download, and names of other toolkits' files
-#     core/run/             a run folder, the initial weights of a run, resuming
-#     core/objective/       what is trained (a recogniser, a language model), with its losses and validation: components
-#                           too, asr/core/objective/<name>.py
-#     core/cli/             code that commands share
-#     core/training/        Lightning: the training step, data loaders, checkpoints, multiple processes
-#     apps/web/             parts of HTML pages, of which the other apps make theirs
-#     apps/bulk/            jobs of many hours: parts, failures, engines
-#     apps/check/           what every component must do; asr.check and the tests check it
-#     apps/convert/         import and export of models of other toolkits
-#     apps/doctor/          problems of a corpus, and of a plan to train on it
-#     apps/export/          models for other software: ONNX programs, a page for the browser, a folder for a hub
-#     apps/finetune/        a user's data in one of several formats to manifests, and the settings of a short training
-#     apps/language_models/ n-gram models with more words, or mixed; decoder settings tuned on dev sets
-#     apps/report/          reports of trainings, evaluations and comparisons as HTML pages
-#     apps/runs/            a table of runs
-#     apps/serve/           the web page, the HTTP endpoint, and the WebSocket for live speech
-#     apps/shards/          a corpus packed into tar files
+#     base/        knows no speech model: files, audio, texts, settings, fast operations
+#     components/  what a YAML file chooses, one file each
+#     core/        a manifest's line to a loss, an audio file to a text
+#     apps/        what commands do beyond that; core works without it
+#
+# docs/guide/design.md follows a line through these files, and has the rules of what imports what.
 
 from typing import TYPE_CHECKING
 

@@ -9,7 +9,7 @@ import pytest
 
 from asr.__main__ import COMMANDS
 from asr.core.data.manifest import Utterance, write_manifest
-from docs.pages import agents, markdown
+from docs.pages import agents, markdown, tour
 from tests.conftest import ROOT
 from tests.documents import DOCUMENTS, README, code_blocks, code_spans, headings, links, name_of, prose
 
@@ -92,3 +92,25 @@ def test_agents_and_llms_txt_are_written_from_the_documents_and_their_links_lead
         guide = {f"docs/guide/{path.name}" for path in (ROOT / "docs" / "guide").glob("*.md")}
         assert guide <= set(targets)
     assert all(f"asr.{name}`" in written["AGENTS.md"] for commands in COMMANDS.values() for name in commands)
+
+
+def test_the_tour_gives_the_lengths_of_its_files() -> None:
+    """A row may be off by 20 % or 40 lines, and the sum by 10 %: an ordinary change needs no `make snapshots`."""
+    text = tour.DESIGN.read_text(encoding="utf-8")
+    given = tour.stops(text)
+    assert [path for path in given if not (ROOT / path).is_file()] == []
+    true = {path: tour.length(path) for path in given}
+    wrong = [path for path, lines in given.items() if abs(lines - true[path]) > max(40, 0.2 * true[path])]
+    assert wrong == [], "run make snapshots"
+    [(number, total)] = tour.TOTAL.findall(text)
+    assert int(number) == len(given) == len(tour.STOP.findall(text))
+    assert int(total.replace(",", "")) == pytest.approx(sum(true.values()), rel=0.1), "run make snapshots"
+
+
+def test_the_lengths_in_the_tour_are_written_from_its_files() -> None:
+    errors, build = tour.length("asr/errors.py"), tour.length("asr/core/build.py")
+    rows = "| `asr/errors.py` | {} | errors |\n| **Others** | | |\n| `asr/core/build.py` | {} | objects |\n"
+    before = "9 files, 9 lines\n" + rows.format(1, "1,000")
+    after = f"2 files, {round(errors + build, -2)} lines\n" + rows.format(round(errors, -1), round(build, -1))
+    assert tour.with_lengths(before) == after
+    assert tour.stops(after) == {"asr/errors.py": round(errors, -1), "asr/core/build.py": round(build, -1)}

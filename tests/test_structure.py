@@ -133,15 +133,35 @@ def test_a_module_imports_only_from_its_own_folder_and_from_lower_layers() -> No
             assert room(theirs) == room(module) or layer(theirs) < layer(module), f"asr/{module} imports {name}"
 
 
-def test_the_package_lists_every_folder_in_the_order_of_the_layers() -> None:
-    about = (ROOT / "asr" / "__init__.py").read_text().partition("from the lowest layer up")[2]
-    lines = re.findall(r"^# {5}((?:\w+/\w+/ ?)+)", about, re.MULTILINE)
-    named = re.findall(r"\w+/\w+", " ".join(lines))
-    folders = [name for names in LAYERS for name in names if (ROOT / "asr" / name).is_dir()]
-    assert sorted(named) == sorted(folders)
-    order = {name: number for number, names in enumerate(LAYERS) for name in names}
-    places = [order[name] for name in named]
-    assert places == sorted(places)
+@pytest.mark.parametrize("floor", FLOORS)
+def test_the_package_lists_every_folder_in_the_order_of_the_layers(floor: str) -> None:
+    """The docstring of a floor has a line for each folder, and for each module beside the folders."""
+    about = ast.get_docstring(ast.parse((ROOT / "asr" / floor / "__init__.py").read_text(encoding="utf-8"))) or ""
+    listed = [f"{floor}/{name}" for name in re.findall(r"^ {4}(\w+)(?:/|\.py)  +\S", about, re.MULTILINE)]
+    there = [path for path in (ROOT / "asr" / floor).iterdir() if path.name[0] != "_"]
+    assert sorted(listed) == sorted(f"{floor}/{path.stem}" for path in there)
+    order = [layer(name.replace("/", ".")) for name in listed]
+    assert order == sorted(order)
+
+
+def test_an_init_contains_at_most_a_docstring() -> None:
+    for path in sorted((ROOT / "asr").glob("*/**/__init__.py")):
+        body = ast.parse(path.read_text(encoding="utf-8")).body
+        assert [type(node) for node in body] in ([], [ast.Expr]), path
+
+
+@pytest.mark.parametrize("app", ["web", *APPS])
+def test_each_app_says_what_it_may_import_and_which_commands_need_it(app: str) -> None:
+    about = ast.get_docstring(ast.parse((ROOT / "asr" / "apps" / app / "__init__.py").read_text(encoding="utf-8")))
+    named = set(re.findall(r"asr\.(\w+)", about or ""))
+    need = {
+        command
+        for command in COMMANDS
+        for name in imported(ast.parse((ROOT / "asr" / f"{command}.py").read_text(encoding="utf-8")))
+        if room(name.removeprefix("asr.")) == f"apps/{app}"
+    }
+    assert need <= named
+    assert "may import base, components" in " ".join((about or "").split())
 
 
 def test_imports_between_folders_have_no_cycles() -> None:

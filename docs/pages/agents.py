@@ -13,6 +13,7 @@ from docs.pages.markdown import anchors, sections, table, with_links
 
 SOURCES = {  # sections of AGENTS.md, by the document that contains them
     "README.md": ("install-and-two-commands", "use"),
+    "docs/guide/design.md": ("four-floors",),
     "CONTRIBUTING.md": ("run-it", "how-the-code-is-laid-out", "add-a-part", "errors", "prose"),
 }
 

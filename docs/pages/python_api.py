@@ -19,7 +19,7 @@ def python_pages() -> dict[str, str]:
     about = "`import asr` gives these names; [how stable they are](../../guide/stability.md). "
     about += "Examples: [transcribe](../../guide/transcribe.md#in-python), [streaming](../../guide/streaming.md)."
     for_parts = "What a component of your own must implement, and what it may use: [extend](../../guide/extend.md)."
-    to_read = "Modules that [extend](../../guide/extend.md#ten-files-to-read-first) names, in alphabetical order."
+    to_read = "Modules that [extend](../../guide/extend.md#where-a-contribution-goes) names, in alphabetical order."
     modules = sorted(extension_modules() - {*CONTRACT, *asr.MODULES.values()})
     pages = {
         "index": _page("asr", about, exported),

@@ -1,0 +1,5 @@
+"""The server: a web page, HTTP endpoints (asr's own and OpenAI's), a WebSocket for live speech, metrics.
+
+It may import base, components, core and apps/web, but no other app. Only asr.serve needs it. Without it, Python
+programs recognise files by `asr.load_recognizer` and live speech by `asr.Stream`.
+"""

@@ -1,1 +1,6 @@
-"""Components of the pages: style, charts, scripts, and their assembly into one file."""
+"""Parts of self-contained HTML pages: style, charts, scripts, recordings, and their assembly into one file.
+
+The only app that other apps may import; it may import base, components and core. asr.doctor, asr.export, asr.serve,
+the page at the end of a bulk job, and all of apps/report need it. Without it apps/report must be absent too; asr.train
+and asr.train_lm then write no report.html, and `--report` of asr.evaluate and asr.compare fails.
+"""
