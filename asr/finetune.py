@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from asr.apps.finetune.own_corpus import DATA, TEST, Say, WrittenCorpus, parts_of, write_corpus
 from asr.base.system.files import write_whole_text
+from asr.base.system.lock import LOCK, alone_in
 from asr.base.text.numbers import counted
 from asr.base.text.printable import printable
 from asr.core.checkpoint.saved import MERGED
@@ -46,8 +47,6 @@ INSTEAD = {  # settings that --set must not contain, and the options that choose
 def main(arguments: Sequence[str] | None = None) -> int:
     """Choose the settings of a training run, run it, and print what it has gained."""
     options = parse(arguments)
-    from asr.base.system.lock import alone_in
-
     try:
         options.output.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -158,7 +157,7 @@ def _stored(path: Path, command: dict[str, str]) -> dict[str, Any] | None:
     Raises:
         InputError: the folder has other content.
     """
-    if not any(path.parent.iterdir()):
+    if all(file.name == LOCK for file in path.parent.iterdir()):
         return None
     must = "--output must be a new folder, or the folder of the same command"
     try:

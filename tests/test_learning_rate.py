@@ -13,7 +13,7 @@ from asr.apps.doctor.finding import Severity
 from asr.apps.doctor.forecast import warm_up_findings
 from asr.core.checkpoint.saved import SavedCheckpoint
 from asr.core.data.manifest import Utterance
-from asr.core.data.token_frequencies import frequency_loss
+from asr.core.data.token_counts import frequency_loss
 from asr.core.data.utterances import Utterances
 from asr.core.run import learning_rate
 from asr.core.run.learning_rate import PlannedRates, planned_rates

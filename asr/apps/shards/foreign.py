@@ -13,8 +13,7 @@ from typing import Any, BinaryIO, NamedTuple, cast
 
 from asr.base.audio.load import AUDIO_SUFFIXES, audio_info
 from asr.base.storage.location import file_name, folder_of, is_url, printable_url
-from asr.base.storage.range_file import RangeFile
-from asr.base.storage.store import read_range, sizes_and_etags, write_whole
+from asr.base.storage.store import read_range, size_and_etag, sizes_and_etags, write_whole
 from asr.core.data.index import write_index
 from asr.core.data.manifest import Extent, Utterance, named_lines, parse_object, parse_utterance
 from asr.errors import AudioError, InputError, reason_of
@@ -23,6 +22,39 @@ READ_BYTES = 1 << 16  # size of one read; large enough for a header and the smal
 MAX_TEXT_BYTES = 1 << 20  # maximum size of a member that is a text or a manifest line
 
 OnShard = Callable[[], object]
+
+
+class RangeFile(io.RawIOBase):
+    """A path or URL as an open file, for libraries that need one; all bytes are of one version of the file.
+
+    Args:
+        path: path or URL of the file.
+
+    Raises:
+        StoreError: the file cannot be read, or has changed.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._path, self._position = path, 0
+        self.size, self._version = size_and_etag(path)
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        start = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self.size}[whence]
+        self._position = max(0, start + offset)
+        return self._position
+
+    def readinto(self, buffer: Any) -> int:
+        number = max(0, min(len(buffer), self.size - self._position))
+        if number:
+            buffer[:number] = read_range(self._path, self._position, number, etag=self._version)
+            self._position += number
+        return number
 
 
 class Member(NamedTuple):

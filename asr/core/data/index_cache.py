@@ -5,7 +5,6 @@ written under another name and renamed, so a killed process leaves no incomplete
 process computes.
 """
 
-import fcntl
 import hashlib
 import logging
 import os
@@ -13,15 +12,17 @@ import tempfile
 import time
 from array import array
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 
 import numpy as np
+from filelock import Timeout
 
 from asr.base.storage.location import file_name, folder_of, is_url, join, plain, printable_url, without_query
 from asr.base.storage.store import download, read_whole, size_and_etag, sizes_and_etags
 from asr.base.system.files import NO_ROOM, write_whole
+from asr.base.system.lock import locked
 from asr.core.data.index import Index, open_index, record_batches, write_index
 from asr.core.data.manifest import (
     REQUIRED_KEYS,
@@ -35,7 +36,6 @@ from asr.core.data.utterances import Part, Utterances, with_known_ids
 from asr.errors import InputError, StoreError
 
 INDEX_SUFFIX = ".arrow"
-POLL_SECONDS = 0.1
 LONG_SECONDS = 5.0  # waiting and indexing are logged if they take longer than this
 # number of utterances whose values are part of a key, so that a change of the code that computes values changes the key
 PROBES = 100
@@ -173,7 +173,12 @@ class IndexCache:
     def _lock(self, path: Path, stack: ExitStack) -> None:
         """Hold the lock of a file until `stack` closes."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        stack.enter_context(_locked(path.with_suffix(".lock")))
+        lock = path.with_suffix(".lock")
+        try:
+            stack.enter_context(locked(lock, LONG_SECONDS))
+        except Timeout:
+            logger.info("waiting for another process to index the corpus")
+            stack.enter_context(locked(lock))
 
     def _does_write(self, action: Callable[[], None]) -> bool:
         """Run an action that writes to the folder; return whether it succeeded. An OSError is logged as a warning."""
@@ -185,25 +190,6 @@ class IndexCache:
             logger.warning("%s %s: the corpus is indexed in memory; %s", self.folder, problem, hint)
             return False
         return True
-
-
-@contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    """Hold a lock during a block; the system releases the lock if this process ends earlier."""
-    with path.open("w") as file:
-        begun, announced = time.monotonic(), False
-        while True:
-            try:
-                fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except (BlockingIOError, PermissionError):
-                if not announced and time.monotonic() - begun > LONG_SECONDS:
-                    logger.info("waiting for another process to index the corpus")
-                    announced = True
-                time.sleep(POLL_SECONDS)
-            except OSError:  # a file system without locks: several processes compute the same result
-                break
-        yield
 
 
 def _rows(manifest: str, content: bytes | None, labels: Sequence[str], required: Sequence[str]) -> Iterator[Utterance]:

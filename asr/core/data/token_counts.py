@@ -1,8 +1,10 @@
 """The number of tokens of each text of a corpus, and the number of encoder frames that the tokens need."""
 
 import logging
+import math
 import multiprocessing
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import repeat
 from typing import NamedTuple
@@ -23,6 +25,7 @@ from asr.core.data.tokenizer_extension import spells
 from asr.core.data.utterances import Utterances
 from asr.errors import InputError
 
+MAX_TEXTS = 10_000  # of `frequency_loss`, evenly spaced
 CHUNK = 10_000  # number of texts that a process encodes per task
 MIN_PARALLEL = 5 * CHUNK  # with fewer texts, starting processes takes longer than encoding
 CURE = "add text with these characters to corpus.train"  # advice if the tokenizer is fitted to the training texts
@@ -137,3 +140,17 @@ def _all_missing(utterances: Utterances, reference: Reference, split: str) -> It
         characters = f"{', '.join(map(repr, sorted(missing)))} ({printable(listed(ids))})"
         cure = f"Correct the texts, remove the utterances, or {CURE_OF_TRAIN if split == 'train' else CURE}"
         raise InputError(f"{must}: {characters}. {cure}.") from None
+
+
+def frequency_loss(utterances: Utterances, encode: Callable[[str], list[int]]) -> float:
+    """Return the loss of a model that knows only how frequent each token is, in nats per token; 0 without tokens.
+
+    It is the entropy of the tokens of up to `MAX_TEXTS` texts; a recogniser must fall below it to be of use.
+
+    Args:
+        utterances: the training set, with normalised texts.
+        encode: converts a text to tokens.
+    """
+    counts = Counter(token for text in utterances.sample(MAX_TEXTS).texts for token in encode(text))
+    total = counts.total()
+    return -math.fsum(count / total * math.log(count / total) for count in counts.values())

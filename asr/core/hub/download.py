@@ -5,7 +5,6 @@ Each file's hash is compared with the server's ETag (SHA-256 for a large file, g
 the client library accepts other bytes of the right size.
 """
 
-import fcntl
 import hashlib
 import logging
 import os
@@ -18,6 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from asr.base.system.files import NO_ROOM, UNFINISHED, sync_folder, write_whole_text
+from asr.base.system.lock import locked
 from asr.core.checkpoint.address import SCHEME, TRAIN, Address, is_address, parse, parse_dataset
 from asr.core.checkpoint.bundle import CARD, CONFIG, WEIGHTS
 from asr.core.hub import nemo_files
@@ -157,8 +157,7 @@ def _stored(address: Address, root: Path, kind: RepositoryKind) -> str:
         raise InputError(f"the server must name the commit; got {shown(repository.sha)}.")
     names = kind.choose([sibling.rfilename for sibling in repository.siblings or []])
     root.mkdir(parents=True, exist_ok=True)
-    with (root / ".lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # another process may be downloading the same
+    with locked(root / ".lock"):  # another process may be downloading the same
         if not (root / commit).is_dir():
             _download(address, names, root / commit, kind.repo_type)
     write_whole_text(latest, commit)

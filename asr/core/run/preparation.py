@@ -25,8 +25,7 @@ from asr.core.data.index_cache import IndexCache, spread
 from asr.core.data.manifest import REQUIRED_KEYS, Utterance
 from asr.core.data.round_trip import warn_of_changes
 from asr.core.data.split import describe_shared, num_shared_texts
-from asr.core.data.token_counts import TokenCounts, stored_counts
-from asr.core.data.token_frequencies import frequency_loss
+from asr.core.data.token_counts import TokenCounts, frequency_loss, stored_counts
 from asr.core.data.utterances import Utterances
 from asr.core.run import folder
 from asr.core.run.initialization import Initialization, start_of
@@ -254,7 +253,9 @@ def open_run(
     return OpenedRun(settings, rank, world_size, resume, corpus, start_of(settings.init))
 
 
-def prepare(settings: RunSettings, rank: int, world_size: int, find_batch_seconds: "FindBatchSeconds") -> Prepared:
+def prepare(
+    settings: RunSettings, rank: int, world_size: int, find_batch_seconds: "FindBatchSeconds | None"
+) -> Prepared:
     """Open the run folder, read the corpus, and fit tokenizer and features.
 
     The first process stores the fitted files. The other processes must call this function afterwards, to load them.
@@ -263,7 +264,7 @@ def prepare(settings: RunSettings, rank: int, world_size: int, find_batch_second
         settings: settings of the run; the result has a number for `data.batch_seconds=auto`.
         rank: rank of this process.
         world_size: number of processes.
-        find_batch_seconds: finds this number in the first process of a new run.
+        find_batch_seconds: finds this number in the first process of a new run; None: `auto` is refused.
 
     Raises:
         InputError: the corpus or the folder cannot be used, or an earlier run in the folder has other settings.
@@ -277,6 +278,8 @@ def prepare(settings: RunSettings, rank: int, world_size: int, find_batch_second
     augmentation = build_augmentation(components, features.sample_rate)
     if settings.data.plan.batches.is_auto:
         if run.resume is None and rank == 0:
+            if find_batch_seconds is None:
+                raise InputError("data.batch_seconds must be a number, because asr/apps/doctor is absent; got auto.")
             model = build_model(components, tokenizer, features, labels)
             found = find_batch_seconds(settings, corpus.train, model, training_counts(settings, corpus, model))
         else:
