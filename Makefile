@@ -1,5 +1,6 @@
 # make demo: train, evaluate and transcribe on synthetic speech, which it generates.
 # make test: lint, types and tests. make test-all: also the slow tests. make lint: ruff and mypy alone.
+# make test-core: the tests that need no app; they pass without the folder asr/apps.
 # make quick: ruff, mypy of changed files, and the tests of changed lines, by the map that make map stores; without a map, the tests of
 # files that changed since the commit SINCE, by default the one at which the branch left origin/main.
 # make test-oldest: the tests with the oldest versions that pyproject.toml allows. make test-next-hydra: with Hydra's next version.
@@ -19,7 +20,7 @@ BIN := $(VENV)/bin
 RUN := $(BIN)/python -m
 TESTING := OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive
 
-.PHONY: demo demo-wheel speedrun dist docs lint tests test test-all test-oldest test-next-hydra quick map snapshots bench release clean
+.PHONY: demo demo-wheel speedrun dist docs lint tests test test-core test-all test-oldest test-next-hydra quick map snapshots bench release clean
 
 .venv/ready: pyproject.toml
 	$(PYTHON) -m venv .venv
@@ -91,6 +92,9 @@ lint: .venv/ready
 tests: $(VENV)/ready
 	$(TESTING) $(RUN) pytest -n 2 --dist loadfile --hypothesis-profile=ci -rfEs --disable-warnings  # property tests with fixed examples; pytest alone draws new examples
 
+test-core: .venv/ready
+	$(TESTING) $(RUN) pytest -n 2 --dist loadfile --hypothesis-profile=ci -m "not slow and not apps" --disable-warnings
+
 test: .venv/ready
 	$(MAKE) --jobs=2 --no-print-directory lint tests
 
@@ -111,6 +115,7 @@ snapshots: .venv/ready
 	$(RUN) tests.public_interface > build/snapshot && mv build/snapshot tests/public_interface.txt
 	$(RUN) tests.messages > build/snapshot && mv build/snapshot tests/messages.txt
 	$(RUN) docs.pages.tour
+	$(RUN) tests.core_interface > build/snapshot && mv build/snapshot tests/core_interface.txt
 	$(RUN) docs.pages.agents
 
 test-all: .venv/all test

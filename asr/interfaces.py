@@ -7,7 +7,7 @@ bins, B utterances, U tokens, T' encoder frames, D encoder dimension, V vocabula
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, ClassVar, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
@@ -434,6 +434,14 @@ class Predictor(Protocol):
     def initial_state(self, batch: int) -> Tensor: ...
     def step(self, tokens: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
         """Take one token per hypothesis, (B,), and the state before it; return (B, P) and the state after it."""
+
+
+@runtime_checkable
+class StartsFromFrames(Protocol):
+    """A part of a head that can begin with the function of a linear layer on frames, such as a CTC layer."""
+
+    def start_from_frames(self, weight: Tensor, bias: Tensor) -> bool:
+        """Take the layer's weight (V, D) and bias (V,); return whether the part's settings allow it."""
 
 
 class JointNetwork(Protocol):

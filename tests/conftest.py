@@ -18,11 +18,12 @@ from filelock import FileLock
 from hydra import compose
 from omegaconf import OmegaConf
 
-from asr.apps.check.network import overridden as overridden
+from asr.base.settings.conf import overridden as overridden
 from asr.base.storage import session
 from asr.core.run.settings import RunSettings, read_run_settings
 from asr.core.training.hydra_command import initialized_hydra
 from benchmarks import null_gpu as gpu
+from tests.imports import floors
 from tests.storing import S3, FaultyProxy, faulty, moto, storage
 from tests.tones import sentences, write_corpus
 
@@ -54,6 +55,17 @@ TINY = [
     "trainer.accelerator=cpu",
     "trainer.log_every_n_steps=1",
 ]
+
+# Without the folder asr/apps, `make test-core` still runs.
+has_apps = (ROOT / "asr" / "apps").is_dir()
+collect_ignore = [] if has_apps else [str(path) for path in ROOT.glob("tests/test_*.py") if "apps" in floors(path)]
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Mark each test with the floors of asr that its file needs, so that `-m "not apps"` selects the tests of core."""
+    for floor in sorted(floors(item.path)):
+        item.add_marker(floor)
+
 
 needs_shared = pytest.mark.skipif(not SHARED.is_dir(), reason="needs real recorded speech in ../shared/data")
 

@@ -226,6 +226,7 @@ def test_a_decoder_can_be_chosen_by_name(fluent: Path) -> None:
         asr.load_recognizer(fluent / "run", decode=3)  # type: ignore[arg-type]
 
 
+@pytest.mark.apps
 def test_the_public_interface_equals_the_committed_snapshot() -> None:
     """After an intended change, run `python -m tests.public_interface > tests/public_interface.txt`.
 
@@ -234,6 +235,7 @@ def test_the_public_interface_equals_the_committed_snapshot() -> None:
     assert public_interface().splitlines() == SNAPSHOT.read_text(encoding="utf-8").splitlines()
 
 
+@pytest.mark.apps
 def test_the_snapshot_has_every_name_of_the_api_and_every_command() -> None:
     lines = public_interface().splitlines()
     assert all(any(re.match(rf"{name}\b", line) for line in lines) for name in dir(asr))

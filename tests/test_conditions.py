@@ -28,6 +28,7 @@ def noise(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.apps
 def test_clean_audio_and_each_condition_have_a_row_that_depends_only_on_the_seed(
     fluent: Path, noise: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

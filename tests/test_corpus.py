@@ -53,6 +53,7 @@ def test_a_recipe_refuses_a_folder_with_files_that_it_would_replace(
     assert content(mine) == before
 
 
+@pytest.mark.apps
 def test_a_command_that_does_not_make_the_manifests_is_named(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     must = "corpus.prepare ... recipes.convert"
     with refused(InputError, must):

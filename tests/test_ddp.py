@@ -38,6 +38,7 @@ def srun(training: list[str]) -> list[tuple[list[str], dict[str, str]]]:
     return [([sys.executable, *training], {**TASKS, **rank, "MASTER_ADDR": "127.0.0.1"}) for rank in ranks]
 
 
+@pytest.mark.apps
 @pytest.mark.parametrize("strategy", STRATEGIES)
 @pytest.mark.parametrize(
     "launch", [lightning, pytest.param(torchrun, marks=pytest.mark.slow), pytest.param(srun, marks=pytest.mark.slow)]

@@ -20,6 +20,8 @@ from tests.browser import Visit, browser, overflow, visit, wait_until  # noqa: F
 from tests.conftest import ROOT
 from tests.site_build import built_site
 
+pytestmark = pytest.mark.apps  # the site has pages of commands of apps
+
 PAGES_ON_A_PHONE = ["index.html", "guide/train.html", "reference/settings/index.html", "coming-from/index.html"]
 
 

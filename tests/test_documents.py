@@ -13,6 +13,8 @@ from docs.pages import agents, markdown, tour
 from tests.conftest import ROOT
 from tests.documents import DOCUMENTS, README, code_blocks, code_spans, headings, links, name_of, prose
 
+pytestmark = pytest.mark.apps  # the documents name files of apps
+
 SOURCES = re.compile(r"(?:asr|benchmarks|conf|docs|recipes|tests)/[\w/.-]+\.(?:py|yaml|md)")
 
 

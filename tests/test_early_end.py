@@ -26,6 +26,7 @@ def last_line(run_dir: Path, corpus: Path, *overrides: str) -> str:
     return (run_dir / "train.log").read_text().splitlines()[-1]
 
 
+@pytest.mark.apps
 @pytest.mark.parametrize(
     ("overrides", "reason"),
     [

@@ -38,6 +38,7 @@ def test_the_log_has_the_command_the_code_the_machine_and_the_test_wer(run_dir: 
     assert "INFO 3 steps: trainer.max_epochs=" in log
 
 
+@pytest.mark.apps
 def test_the_model_card_and_the_page_show_where_the_model_comes_from(run_dir: Path) -> None:
     card, page = (run_dir / "bundle" / "README.md").read_text(), (run_dir / "report.html").read_text()
     history = read_history(run_dir / "events.jsonl")

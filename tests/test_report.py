@@ -18,6 +18,8 @@ from asr.core.evaluation.utterances import read_scored
 from asr.evaluate import main as evaluate
 from tests.browser import Visit, browser, overflow, poor_contrasts, visit, wait_until  # noqa: F401
 
+pytestmark = pytest.mark.apps  # asr.evaluate --report needs apps/report
+
 Line = dict[str, Any]
 
 

@@ -64,6 +64,7 @@ def test_a_transcription_with_workers_ends(method: str, tones: Path) -> None:
     assert len(done.stdout.splitlines()) == 8
 
 
+@pytest.mark.apps
 @pytest.mark.parametrize("method", slow_but_for("spawn"))
 def test_a_bulk_job_with_workers_ends(method: str, tones: Path, tmp_path: Path) -> None:
     options = job_options(tones / "test.jsonl", tmp_path / "parts", "--num-workers", "1")

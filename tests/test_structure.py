@@ -19,8 +19,8 @@ from asr.core import build
 from asr.core.objective.language_model import LanguageModelSettings
 from asr.core.run.settings import RunSettings, read_run_settings
 from tests.conftest import CONF, ROOT, resolved
+from tests.imports import FLOORS, imported, is_module, modules, room
 
-FLOORS = ["base", "components", "core", "apps"]
 PARTS = [
     *("adapter", "augment", "decode", "encoder", "features", "head", "logger", "optimizer", "prompt", "schedule"),
     "tokenizer",
@@ -71,64 +71,16 @@ RECIPES_MAY = {
 }
 
 
-@cache
-def modules(package: str) -> list[tuple[str, ast.Module]]:
-    """Return the name (without the package) and the syntax tree of each module that is not an `__init__`."""
-    return [
-        (".".join(path.relative_to(ROOT / package).with_suffix("").parts), ast.parse(path.read_text(encoding="utf-8")))
-        for path in sorted((ROOT / package).rglob("*.py"))
-        if path.name != "__init__.py"
-    ]
-
-
-@cache
-def imported(tree: ast.Module) -> set[str]:
-    """Return every module imported anywhere in a file, also in functions and under TYPE_CHECKING."""
-    names: set[str] = set()
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            names |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, "imports are absolute"
-            names.add(str(node.module))
-            names |= {name for alias in node.names if module_file(name := f"{node.module}.{alias.name}")}
-    return names
-
-
-def room(module: str) -> str:
-    """Return the folder of a module on its floor, such as core/data; the name of a module on no floor."""
-    return "/".join(module.split(".")[: 2 if module.split(".")[0] in FLOORS else 1])
-
-
 def layer(module: str) -> int:
     """Return the number of the line in LAYERS that names a module's folder; commands are after the last line."""
     return next((number for number, names in enumerate(LAYERS) if room(module) in names), len(LAYERS))
-
-
-def test_core_imports_no_part_and_no_app_and_a_part_imports_only_base() -> None:
-    wrong = set()
-    for module, tree in modules("asr"):
-        for theirs in (name.removeprefix("asr.") for name in imported(tree) if module_file(name)):
-            mine, other = (name.split(".")[0] for name in (module, theirs))
-            if (mine, other) == ("core", "components") or (
-                mine in FLOORS and other in FLOORS[FLOORS.index(mine) + 1 :]
-            ):
-                wrong.add((module, theirs))
-    assert wrong == set()
-
-
-def test_an_app_imports_no_other_app_but_the_kit_of_pages() -> None:
-    for module, tree in modules("asr"):
-        for theirs in (name.removeprefix("asr.") for name in imported(tree) if module_file(name)):
-            if module.startswith("apps.") and theirs.startswith("apps."):
-                assert room(theirs) in (room(module), "apps/web"), f"asr/{module} imports {theirs}"
 
 
 def test_a_module_imports_only_from_its_own_folder_and_from_lower_layers() -> None:
     for module, tree in modules("asr"):
         for name in imported(tree):
             theirs = name.removeprefix("asr.")
-            if not name.startswith("asr.") or not module_file(name):
+            if not name.startswith("asr.") or not is_module(name):
                 continue
             assert room(theirs) == room(module) or layer(theirs) < layer(module), f"asr/{module} imports {name}"
 
@@ -205,7 +157,7 @@ def arrows() -> set[tuple[str, str]]:
         (folder(module), folder(name.removeprefix("asr.")))
         for module, tree in modules("asr")
         for name in imported(without_types(tree))
-        if name.startswith("asr.") and module_file(name) and folder(module) != folder(name.removeprefix("asr."))
+        if name.startswith("asr.") and is_module(name) and folder(module) != folder(name.removeprefix("asr."))
     }
 
 
@@ -228,11 +180,6 @@ def test_the_package_lists_its_commands_without_importing_torch() -> None:
     code += "assert not {'torch', 'hydra'} & sys.modules.keys()"
     ended = subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT, capture_output=True, text=True)
     assert sorted(re.findall(r"^  asr (\w+)  ", ended.stdout, re.MULTILINE)) == COMMANDS
-
-
-def module_file(name: str) -> bool:
-    path = ROOT.joinpath(*name.split("."))
-    return path.with_suffix(".py").is_file()
 
 
 def test_the_wheel_contains_every_package() -> None:
@@ -276,14 +223,6 @@ def test_recipes_import_only_the_lowest_layers() -> None:
             if name.startswith("asr."):
                 theirs = name.removeprefix("asr.")
                 assert {theirs, room(theirs)} & RECIPES_MAY, f"recipes/{module} imports {name}"
-
-
-def test_component_groups_do_not_import_each_other() -> None:
-    for module, tree in modules("asr"):
-        mine = room(module)
-        others = {f"asr.components.{group}" for group in PARTS if mine != f"components/{group}"}
-        if mine in {f"components/{group}" for group in PARTS}:
-            assert not [name for name in imported(tree) if any(name.startswith(other) for other in others)]
 
 
 COMPONENTS = components(OURS)

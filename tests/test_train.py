@@ -54,6 +54,7 @@ def test_the_first_ten_losses_equal_the_golden_ones(tones: Path, tmp_path: Path)
     assert losses(run_dir)[:10] == pytest.approx(GOLDEN, rel=2e-3)
 
 
+@pytest.mark.apps
 def test_a_run_writes_all_its_files_into_its_folder(trained: Path) -> None:
     folders = {"bundle", "checkpoints", "fitted", "tensorboard"}
     files = {

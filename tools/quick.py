@@ -15,7 +15,7 @@ from tools.coverage_map import ROOT, CoverageMap, read_map
 
 MAX_SHARE = 0.2  # of the seconds of all tests in the map
 OF_DOCUMENTS = ["tests/test_documents.py"]
-OF_STRUCTURE = ["tests/test_structure.py", "tests/test_messages.py"]
+OF_STRUCTURE = ["tests/test_structure.py", "tests/test_floors.py", "tests/test_messages.py"]
 
 
 def git(*arguments: str) -> list[str]:

@@ -8,6 +8,7 @@ training nor recognition. docs/guide/design.md walks through it; a folder import
     recognition/  the model (encoder and head), and the recogniser (model and decoder): audio to transcripts, with times
                   and confidences of words; chunks, streams, alignment, output formats
     build.py      builds the components that a config names, and connects them
+    decoder_choice.py  the decoder that a command means: the model's, changed by what the user gives
     evaluation/   word errors, their kinds, confidence intervals, and significance tests of two models
     checkpoint/   asr's own file format of a recogniser, the bundle; checkpoints of a run
     hub/          models by a path or an address: download, and names of other toolkits' files

@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from asr.base.settings.conf import default_settings, names
+from asr.base.settings.conf import default_settings, names, overridden
 from asr.core.build import build_features, build_model, build_tokenizer
 from asr.core.recognition.model import Model
 
@@ -20,13 +20,6 @@ SMALL = {  # sizes of asr's own encoders, each of which has only some of these k
     "convolution": {"kernel_size": 3},
     "subsampling": {"num_channels": 16, "dropout": 0.0},
 }
-
-
-def overridden(settings: dict[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """Apply the changes whose keys exist in the settings or in those of parts; ignore the keys of other components."""
-    changed = {key: changes[key] for key in settings.keys() & changes.keys() if not isinstance(changes[key], dict)}
-    parts = {key: overridden(settings[key], changes[key]) for key in settings.keys() & changes.keys() - changed.keys()}
-    return settings | changed | parts
 
 
 def without_dropout(settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """Default settings, read from the files in conf/ of asr and of the plugins."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -59,3 +60,10 @@ def _read(group: str, name: str) -> tuple[dict[str, Any], list[dict[str, str]]]:
     if not isinstance(settings, dict):
         raise InputError(f"{path} must map settings to values; got {shown(settings)}.")
     return settings, [entry for entry in settings.pop("defaults", []) if isinstance(entry, dict)]
+
+
+def overridden(settings: dict[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Apply the changes whose keys exist in the settings or in those of parts; ignore the keys of other components."""
+    changed = {key: changes[key] for key in settings.keys() & changes.keys() if not isinstance(changes[key], dict)}
+    parts = {key: overridden(settings[key], changes[key]) for key in settings.keys() & changes.keys() - changed.keys()}
+    return settings | changed | parts

@@ -1,12 +1,9 @@
 """What an app adds to a command of core, which works without the folder asr/apps."""
 
-import logging
 from collections.abc import Callable
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
-
-logger = logging.getLogger(__name__)
 
 
 def has_app(name: str) -> bool:
@@ -17,23 +14,15 @@ def has_app(name: str) -> bool:
         return False
 
 
-def of_app(module: str, name: str) -> Callable[..., Any]:
-    """Return a function that calls a function of asr.apps, or logs that the app is absent.
+def of_app(module: str, name: str) -> Callable[..., Any] | None:
+    """Return a function of an app; None if the app is absent. Its module is imported when the function is called.
 
     Args:
-        module: name of the module in asr.apps, such as "report.training"; it is imported when the function is called.
+        module: name of the module in asr.apps, such as "report.training".
         name: name of the function.
     """
 
     def call(*arguments: Any) -> Any:
-        app = module.partition(".")[0]
-        try:
-            found = import_module(f"asr.apps.{module}")
-        except ModuleNotFoundError as error:
-            if not f"asr.apps.{app}.".startswith(f"{error.name}."):
-                raise
-            logger.warning("%s is left out, because asr.apps.%s is not installed", name, app)
-            return None
-        return getattr(found, name)(*arguments)
+        return getattr(import_module(f"asr.apps.{module}"), name)(*arguments)
 
-    return call
+    return call if has_app(module.partition(".")[0]) else None

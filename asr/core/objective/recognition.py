@@ -104,7 +104,7 @@ class Recognition:
         build.check_components(components)
 
     def prepare(
-        self, settings: RunSettings, rank: int, world_size: int, find_batch_seconds: FindBatchSeconds
+        self, settings: RunSettings, rank: int, world_size: int, find_batch_seconds: FindBatchSeconds | None
     ) -> Prepared:
         """Open the run folder, read the corpus, and fit tokenizer and features."""
         configure(settings.data.storage)

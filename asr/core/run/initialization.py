@@ -26,7 +26,7 @@ from asr.core.hub.download import path_of
 from asr.core.recognition.recognizer import Recognizer
 from asr.core.run.settings import InitSettings, RunSettings, sections_of
 from asr.errors import InputError
-from asr.interfaces import Tokenizer
+from asr.interfaces import StartsFromFrames, Tokenizer
 
 if TYPE_CHECKING:
     from asr.core.recognition.model import Model
@@ -232,8 +232,8 @@ class Initialization:
 
     def _start_joiner(self, head: nn.Module, weight: Tensor, bias: Tensor) -> None:
         """Initialise the joiner, if the head has one, from the CTC layer of the initial model."""
-        for joiner in (part for part in head.modules() if hasattr(part, "start_from_frames")):
-            if cast(Any, joiner).start_from_frames(weight, bias):
+        for joiner in (part for part in head.modules() if isinstance(part, StartsFromFrames)):
+            if joiner.start_from_frames(weight, bias):
                 logger.info("init.from: the joiner starts from the CTC layer of %s", self.source)
             else:
                 needs = f"head.joint_activation=relu head.joint_dim={2 * weight.shape[1]}"

@@ -44,7 +44,7 @@ def run_training(
     settings: "TrainingSettings",
     make_data: Callable[[Any, Any, "Position"], "TrainingData"],
     make_callbacks: Callable[[pl.Trainer, Any, TrainingTask, "TrainingData"], list[pl.Callback]],
-    leave_report: Callable[[Path], None],
+    leave_report: Callable[[Path], None] | None,
     find_batch_seconds: Callable[..., float] | None = None,
 ) -> TrainingOutcome:
     """Train, and write and test the bundle.
@@ -53,8 +53,8 @@ def run_training(
         settings: settings of the run.
         make_data: makes the data module from the settings, the objective's data and the position in the data.
         make_callbacks: makes the callbacks except checkpointing, from the trainer, what is prepared, task and data.
-        leave_report: writes the report of the run's folder, after the bundle is tested.
-        find_batch_seconds: finds a number for `data.batch_seconds=auto`.
+        leave_report: writes the report of the run's folder, after the bundle is tested; None: there is none.
+        find_batch_seconds: finds a number for `data.batch_seconds=auto`; None: this value is refused.
     """
     objective: Objective = build.build_objective(settings.components)
     trainer = make_trainer(settings)
@@ -85,7 +85,10 @@ def run_training(
     results: Mapping[str, Any] = {}
     if trainer.is_global_zero:
         results = objective.finish(prepared, source, trainer.strategy.root_device)
-        leave_report(state.run_dir)
+        if leave_report is not None:
+            leave_report(state.run_dir)
+        else:
+            logger.info("report.html is left out, because the folder asr/apps/report is absent")
         if early_end is not None:
             logger.info(early_end)
     return TrainingOutcome(best_score(state.run_dir), results)

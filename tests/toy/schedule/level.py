@@ -1,0 +1,8 @@
+"""A constant learning rate."""
+
+
+class Level:
+    """Multiply the learning rate by 1."""
+
+    def __call__(self, moment):
+        return 1.0
