@@ -73,11 +73,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def find_checkpoints(sources: Sequence[Path], best: int | None, last: int | None) -> list[Path]:
-    """Find the checkpoints of the command line: those of a run folder that `--best` or `--last` chooses, or files.
-
-    Raises:
-        InputError: the sources mix folders and files, there are no validated checkpoints, or a number is invalid.
-    """
+    """Find the checkpoints of the command line: those of a run folder that `--best` or `--last` chooses, or files."""
     for option, number in (("--best", best), ("--last", last)):
         if number is not None and number < 1:
             raise InputError(f"{option} must be positive; got {number}.")
@@ -110,11 +106,7 @@ def _choose(run_dir: Path, best: int | None, last: int | None) -> list[Path]:
 
 
 def check_one_run(checkpoints: Sequence[Path]) -> None:
-    """Check that checkpoints are intact and from one run, because the mean of independent weights is useless.
-
-    Raises:
-        InputError: checkpoints are damaged or differ; the message names the file and the difference.
-    """
+    """Check that checkpoints are intact and from one run, because the mean of independent weights is useless."""
     from asr.core.checkpoint.saved import damage
     from asr.core.run.resume import differences
 

@@ -69,11 +69,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def utterances_of(path: str) -> str:
-    """Return the path of the NAME.utterances.jsonl in a folder; any other path is returned unchanged.
-
-    Raises:
-        InputError: the folder has none, or several.
-    """
+    """Return the path of the NAME.utterances.jsonl in a folder; any other path is returned unchanged."""
     if not os.path.isdir(path):
         return path
     files = sorted(Path(path).glob("*.utterances.jsonl"))

@@ -129,11 +129,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _read(paths: Mapping[str, str], labels: Sequence[str] = ()) -> "dict[str, list[Utterance]]":
-    """Read manifests with these labels, by name.
-
-    Raises:
-        InputError: a line is not an utterance.
-    """
+    """Read manifests with these labels, by name."""
     from asr.core.data.index_cache import listed_utterances
 
     manifests = {}

@@ -199,11 +199,7 @@ def _opened(options: argparse.Namespace) -> "tuple[Recognizer, Bundle]":
 
 
 def _utterances(options: argparse.Namespace) -> "list[Utterance]":
-    """Read the manifest for the WER.
-
-    Raises:
-        InputError: --quantize is missing, or the manifest is invalid.
-    """
+    """Read the manifest for the WER."""
     from asr.core.data.manifest import read_manifest
 
     if options.manifest is None:

@@ -64,11 +64,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    """Parse and check the command line; paths become absolute, so that the command can be repeated in any folder.
-
-    Raises:
-        InputError: an option is invalid.
-    """
+    """Parse and check the command line; paths become absolute, so that the command can be repeated in any folder."""
     from asr.apps.finetune.options import add_source_options
     from asr.core.run.names import METHODS
 
@@ -115,11 +111,7 @@ def _absolute(given: str) -> str:
 
 
 def _check(options: argparse.Namespace) -> None:
-    """Check the options that depend on each other.
-
-    Raises:
-        InputError: one is invalid.
-    """
+    """Check the options that depend on each other."""
     if options.hours is not None and not 0 < options.hours < math.inf:
         raise InputError(f"--hours must be a number above 0; got {options.hours:g}.")
     if options.stop_at_deadline and options.hours is None:
@@ -153,9 +145,6 @@ def _stored(path: Path, command: dict[str, str]) -> dict[str, Any] | None:
     """Return what an earlier start of this command stored; None if there was none, or it ended before the choices.
 
     The choices of another command are made anew as long as its training has not begun, such as after --dry-run.
-
-    Raises:
-        InputError: the folder has other content.
     """
     if all(file.name == LOCK for file in path.parent.iterdir()):
         return None

@@ -176,11 +176,7 @@ def _read_all(options: argparse.Namespace, text: "Text", extra: "Text", dev: "Te
 
 
 def _read(text: "Text", path: str, progress: "Progress", needs_words: str | None) -> int:
-    """Read a file; return the number of ids of all files so far, with <s> and </s>.
-
-    Raises:
-        InputError: the file has no words, and `needs_words`, the file's name for the message, is not None.
-    """
+    """Read a file; return the number of ids of all files so far, with <s> and </s>."""
     before = text.sentences
     size = 0 if path == "-" or not Path(path).is_file() else Path(path).stat().st_size
     task = progress.add_task(f"reading {path}, kB", total=size // 1000 or None)
@@ -208,11 +204,7 @@ class Text:
         self._file = tempfile.TemporaryFile(prefix="asr-ngram-")  # noqa: SIM115  unlinked: deleted even after a crash
 
     def read(self, path: str, on_progress: Callable[[int], object]) -> None:
-        """Read the lines of a file; `on_progress` is called with the number of bytes read so far.
-
-        Raises:
-            InputError: a line is invalid; the message names file and line.
-        """
+        """Read the lines of a file; `on_progress` is called with the number of bytes read so far."""
         from asr.base.language_model.kneser_ney import SPECIAL
 
         ids, end, begin = array("i"), *self._around

@@ -36,11 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def named_runs(folders: Sequence[Path]) -> list[tuple[Path, str]]:
-    """Find the runs in folders; return each run folder once, with its name, which is its path in the given folder.
-
-    Raises:
-        InputError: a folder does not exist, or no folder contains a run.
-    """
+    """Find the runs in folders; return each run folder once, with its name, which is its path in the given folder."""
     from asr.apps.runs.summary import DEPTH, find_runs
     from asr.core.run.names import CONFIG, EVENTS
 

@@ -30,11 +30,7 @@ def train_lm(settings: "LanguageModelSettings") -> float | None:
 
 
 def read_config(resolved: Mapping[str, Any], overrides: Sequence[str] = ()) -> "LanguageModelSettings":
-    """Read and check the settings of conf/train_lm.yaml.
-
-    Raises:
-        InputError: a setting is invalid.
-    """
+    """Read and check the settings of conf/train_lm.yaml."""
     from asr.base.settings.read import read
     from asr.core.build import build_objective
     from asr.core.objective.language_model import LanguageModelSettings

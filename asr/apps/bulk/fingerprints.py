@@ -55,9 +55,6 @@ def model_fingerprint(model: str | Path, base: str | Path | None, decode: Mappin
         model: as for `load_recognizer`.
         base: base of the model if it is an adapter.
         decode: settings of the decoder that replace the model's own.
-
-    Raises:
-        InputError: the model or a file of the decoder does not exist, or the model is damaged.
     """
     bundle = read_model(Path(path_of(model)), None if base is None else Path(path_of(base)))
     bundle = replace(bundle, config=with_decoder(bundle.config, decode))

@@ -56,11 +56,7 @@ class JobFolder:
         return InputError(f"{must}; {self.path}: {error.strerror}.")
 
     def job(self) -> dict[str, Any] | None:
-        """Read job.json; None if it does not exist.
-
-        Raises:
-            InputError: job.json is damaged, or has another format.
-        """
+        """Read job.json; None if it does not exist."""
         if JOB not in self.names:
             return None
         return self._read_job()
@@ -78,9 +74,6 @@ class JobFolder:
 
         Args:
             job: content of job.json, as plain values; its entry `fingerprints` identifies the job.
-
-        Raises:
-            InputError: job.json describes another job, or the folder has parts without job.json.
         """
         self._make()
         if JOB not in self.names:

@@ -81,9 +81,6 @@ def share_of(text: str | None, num_parts: int) -> range:
     Args:
         text: K/N, with K from 1 to N; None: all parts.
         num_parts: number of parts of the job.
-
-    Raises:
-        InputError: `text` is not a share.
     """
     if text is None:
         return range(num_parts)

@@ -93,11 +93,7 @@ class _Part:
         return replace(self.task, utterances=self.suspects[-1]) if self.suspects else self.task
 
     def died(self, reason: str) -> None:
-        """Record that the process of the last task has crashed.
-
-        Raises:
-            InputError: no single utterance is the cause.
-        """
+        """Record that the process of the last task has crashed."""
         if self.suspects:
             self._suspects_died(reason)
             return

@@ -19,11 +19,7 @@ SEEDS = tuple(range(20))  # enough for an augmentation that changes one utteranc
 
 
 def check_augmentation(settings: Mapping[str, Any]) -> None:
-    """Check an augmentation of any stage; if it mixes recordings, these are noise.
-
-    Raises:
-        InputError: it breaks a rule.
-    """
+    """Check an augmentation of any stage; if it mixes recordings, these are noise."""
     with TemporaryDirectory() as folder:
         for name in ("a.wav", "b.wav"):
             soundfile.write(Path(folder, name), 0.1 * torch.randn(SAMPLE_RATE).numpy(), SAMPLE_RATE)

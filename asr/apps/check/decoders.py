@@ -22,11 +22,7 @@ RARER = 9.0  # by how much the logits of blanks and spaces are lowered, so that 
 
 
 def recognizer_with(decode: Mapping[str, Any]) -> Recognizer:
-    """Make a small recogniser with new weights and this decoder, with the first head that has what the decoder needs.
-
-    Raises:
-        InputError: no head has it.
-    """
+    """Make a small recogniser with new weights and this decoder, with the first head that fits the decoder."""
     encoder = overridden(default_settings("encoder", "conformer_xs"), SMALL)
     needs = component("decode", decode).func.needs  # type: ignore[attr-defined]  # declared in interfaces.Decoder
     for name in names("head"):
@@ -57,9 +53,6 @@ def check_transcripts(recognizer: Recognizer, recording: Tensor) -> None:
     Args:
         recognizer: contains the decoder.
         recording: waveform (S,) of about a second at SAMPLE_RATE.
-
-    Raises:
-        InputError: a transcript breaks a rule.
     """
     recognizer.decode.max_seconds = min(recognizer.decode.max_seconds or MAX_SECONDS, MAX_SECONDS)
     recordings = [recording, recording[:9_000], torch.zeros(0), torch.cat([recording, torch.zeros(8_000)] * 3)]

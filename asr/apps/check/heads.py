@@ -18,11 +18,7 @@ TOKENS = torch.tensor([[1, 2, 2], [3, 1, 0]])
 
 
 def check_gradients(model: Model) -> None:
-    """Check the names and shapes of the losses of a model, and that each of its weights has a gradient.
-
-    Raises:
-        InputError: a loss is missing, unknown or not finite, or a weight has no gradient.
-    """
+    """Check the names and shapes of the losses of a model, and that each of its weights has a gradient."""
     head = model.head
     lengths = torch.tensor(FRAMES) * -(-model.encoder.stride // 8)
     features = torch.randn(2 * head.views, int(lengths.max()), model.features.dim)
@@ -49,11 +45,7 @@ def check_gradients(model: Model) -> None:
 
 @torch.no_grad()
 def check_blocks(model: Model) -> None:
-    """Check the names, dimensions and strides of the blocks of an encoder.
-
-    Raises:
-        InputError: one of them is wrong.
-    """
+    """Check the names, dimensions and strides of the blocks of an encoder."""
     encoder, named = model.encoder, model.encoder.named_blocks()
     modules = dict(model.named_modules())
     lengths = torch.tensor(FRAMES) * -(-encoder.stride // 8)
@@ -76,11 +68,7 @@ def check_blocks(model: Model) -> None:
 
 @torch.no_grad()
 def check_taps(model: Model) -> None:
-    """Check that a tap observes the output of a block, and changes the input of the next block.
-
-    Raises:
-        InputError: the encoder ignores a tap, or returns a changed output.
-    """
+    """Check that a tap observes the output of a block, and changes the input of the next block."""
     lengths = torch.tensor(FRAMES) * -(-model.encoder.stride // 8)
     features = torch.randn(2, int(lengths.max()), model.features.dim)
 
@@ -103,11 +91,7 @@ def check_taps(model: Model) -> None:
 
 
 def check_decoders(settings: Mapping[str, Any], head: Head) -> None:
-    """Check that a head names decoders that exist, and that it has the parts that they need.
-
-    Raises:
-        InputError: it does not.
-    """
+    """Check that a head names decoders that exist, and that it has the parts that they need."""
     decoders = decoders_of(settings)
     for name in (*decoders.greedy, *decoders.beam):
         decode = default_settings("decode", name)

@@ -97,11 +97,7 @@ def checks_of(file: Component, settings: dict[str, Any]) -> Checks:
 
 
 def check_objective(objective: Any) -> None:
-    """Check the names that an objective declares.
-
-    Raises:
-        InputError: the name of its measure cannot be part of a checkpoint's name, or a section is no group.
-    """
+    """Check the names that an objective declares."""
     name = type(objective).__name__
     if not re.fullmatch("[a-z][a-z_]*", objective.measure.name):
         must = f"{name}.measure.name must consist of lower-case letters and underscores"

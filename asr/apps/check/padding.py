@@ -52,11 +52,7 @@ def losses_of(model: Model, batch: tuple[Tensor, Tensor], tokens: Sequence[list[
 
 
 def check_same(actual: Iterable[Tensor], expected: Iterable[Tensor], must: str) -> None:
-    """Compare all tensors with the same absolute tolerance: a relative one is too strict where gradients cancel.
-
-    Raises:
-        InputError: they differ; the message begins with `must`.
-    """
+    """Compare all tensors with the same absolute tolerance: a relative one is too strict where gradients cancel."""
     pairs = [(one.detach(), other.detach()) for one, other in zip(actual, expected, strict=True) if one.numel()]
     largest = max(other.abs().max().item() for _, other in pairs)
     dtype = next(other.dtype for _, other in pairs if other.is_floating_point())
@@ -69,11 +65,7 @@ def check_same(actual: Iterable[Tensor], expected: Iterable[Tensor], must: str) 
 
 @torch.no_grad()
 def check_outputs(model: Model) -> None:
-    """Check the log_probs and block outputs of utterances alone and in a batch, and the numbers of their frames.
-
-    Raises:
-        InputError: they differ.
-    """
+    """Check the log_probs and block outputs of utterances alone and in a batch, and the numbers of their frames."""
     features, encoder, frame_head = utterances(model), model.encoder, model.head.frame_head
     assert frame_head is not None, "the model has a CTC head"
     taps = dict.fromkeys(range(len(encoder.named_blocks())), unchanged)
@@ -101,9 +93,6 @@ def check_training(make: Callable[[], Model]) -> None:
 
     Args:
         make: makes the same model at each call, in training mode, without dropout.
-
-    Raises:
-        InputError: the losses, gradients or running statistics differ.
     """
     models = [make(), make()]
     features, losses = utterances(models[0]), []
@@ -123,11 +112,7 @@ def _gradients(model: nn.Module) -> list[Tensor]:
 
 
 def check_losses(model: Model) -> None:
-    """Check the losses and gradients of utterances alone and in a batch.
-
-    Raises:
-        InputError: they differ.
-    """
+    """Check the losses and gradients of utterances alone and in a batch."""
     features, weights = utterances(model), list(model.parameters())
     losses = losses_of(model, padded(features, more=6), TOKENS)
     for row, (utterance, tokens) in enumerate(zip(features, TOKENS, strict=True)):

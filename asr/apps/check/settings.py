@@ -69,11 +69,7 @@ def settings_of(file: Component) -> dict[str, Any]:
 
 
 def check_settings(file: Component, home: Home) -> None:
-    """Check that the keys of a YAML file are the keyword-only parameters of its class, each with a rule.
-
-    Raises:
-        InputError: they are not, or the class does not exist.
-    """
+    """Check that the keys of a YAML file are the keyword-only parameters of its class, each with a rule."""
     settings = settings_of(file)
     cls = component(file.group, settings).func  # refuses missing classes, keys and values
     parameters = inspect.signature(cls).parameters.values()

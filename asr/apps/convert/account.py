@@ -109,9 +109,6 @@ def take(
         tensors: tensors of the other toolkit, by name.
         shapes: shapes of asr's tensors, by name.
         counterparts: the other toolkit's tensors for those of asr.
-
-    Raises:
-        InputError: a tensor is missing, unused or not finite, has a wrong shape, or differs from the computed tensor.
     """
     left = dict(tensors)
     ours: dict[str, Tensor] = {}
@@ -161,9 +158,6 @@ def give(weights: Mapping[str, Tensor], counterparts: Counterparts) -> dict[str,
 
     The added tensors are the counters of batch norms, and tensors that asr computes from the features' settings, such
     as the mel filters.
-
-    Raises:
-        InputError: the toolkit has no counterpart of a tensor.
     """
     theirs = {name: computed.contiguous() for name, computed in counterparts.computed.items()}
     for ours, weight in weights.items():

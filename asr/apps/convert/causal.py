@@ -29,9 +29,6 @@ def causal(encoder: Mapping[str, Any], left: int, look_aheads: Sequence[int], se
         left: left context, in encoder frames.
         look_aheads: look-aheads of the training, in encoder frames; the first is the default.
         setting: the toolkit's name of these numbers, for errors.
-
-    Raises:
-        InputError: the left context does not consist of whole chunks.
     """
     for look_ahead in look_aheads:
         if left % (look_ahead + 1):
@@ -54,11 +51,7 @@ def causal(encoder: Mapping[str, Any], left: int, look_aheads: Sequence[int], se
 
 
 def look_aheads(encoder: Mapping[str, Any], toolkit: str) -> list[int]:
-    """Return the look-aheads of asr's causal encoder, in encoder frames; the first is the default.
-
-    Raises:
-        InputError: the encoder has contexts that the toolkit does not have.
-    """
+    """Return the look-aheads of asr's causal encoder, in encoder frames; the first is the default."""
     left, chunks = encoder["left_frames"], [encoder["chunk_frames"], *encoder["training_chunk_frames"]]
     needed = {"right_frames": 0, "training_right_frames": [0], "training_left_frames": [left]}
     for key, value in needed.items():

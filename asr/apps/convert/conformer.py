@@ -71,11 +71,7 @@ class Names(NamedTuple):
     scale: float = 1.0
 
     def row(self, ours: str) -> Row:
-        """Return the counterparts of one of asr's tensors, and the conversion.
-
-        Raises:
-            InputError: the toolkit has no counterpart of the tensor.
-        """
+        """Return the counterparts of one of asr's tensors, and the conversion."""
         if ours in self.others:
             return Row(ours, *self.others[ours])
         module, _, kind = ours.rpartition(".")
@@ -158,9 +154,6 @@ def check_conformer(
         config: config of the model.
         toolkit: name of the toolkit.
         encoders: for each of asr's encoders that the toolkit has, the names of the parts that it has with this encoder.
-
-    Raises:
-        InputError: the toolkit does not have a part; the message names the first such part.
     """
     if PROMPT in config and config["head"]["name"] != TRANSDUCER:
         raise InputError(

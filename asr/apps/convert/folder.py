@@ -15,9 +15,6 @@ def read_folder(folder: Path, is_wanted: Callable[[str], bool], unbounded: tuple
         folder: path of the folder.
         is_wanted: selects files by name.
         unbounded: names of files without a size limit.
-
-    Raises:
-        InputError: a wanted file is a link out of the folder, not a file, or too large.
     """
     files = {}
     for file in sorted(folder.iterdir()):
@@ -33,10 +30,6 @@ def read_folder(folder: Path, is_wanted: Callable[[str], bool], unbounded: tuple
 
 
 def check_size(path: Path, name: str, size: int, unbounded: tuple[str, ...]) -> None:
-    """Check the size of a file.
-
-    Raises:
-        InputError: the file has more than MAX_BYTES.
-    """
+    """Check the size of a file."""
     if size > MAX_BYTES and name not in unbounded:
         raise InputError(f"{path}: {name} must have at most {MAX_BYTES:,} bytes; it has {size:,}.")

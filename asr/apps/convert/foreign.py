@@ -139,9 +139,6 @@ def convert(path: Path, parts: ModelParts) -> Converted:
     Args:
         path: path of the model, for errors.
         parts: parts of the model; the tensors of its weights are removed.
-
-    Raises:
-        InputError: a tensor has no counterpart, or a setting is invalid.
     """
     vocabulary, weights, prompt = parts.vocabulary, parts.weights, parts.prompt
     config = {

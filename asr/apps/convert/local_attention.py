@@ -22,9 +22,6 @@ def with_local_attention(bundle: Bundle, context: int, path: Path) -> Bundle:
         bundle: bundle of a model with full or local attention.
         context: number of encoder frames on each side.
         path: path of the model, for errors.
-
-    Raises:
-        InputError: the encoder has another kind of attention, or `context` is out of range.
     """
     encoder = bundle.config["encoder"]
     attention = encoder.get("attention")

@@ -45,9 +45,6 @@ def take_prompt(languages: object, num_prompts: object, hidden_dim: int) -> Lang
         languages: numbers of the languages by name; several names may have one number.
         num_prompts: number of columns of the one-hot vector.
         hidden_dim: number of values of the hidden layer.
-
-    Raises:
-        InputError: the numbers are invalid, or "auto" has none.
     """
     if type(num_prompts) is not int or num_prompts < 2:
         raise InputError(f"num_prompts must be a whole number of at least 2; got {as_yaml(num_prompts)}.")
@@ -68,11 +65,7 @@ def take_prompt(languages: object, num_prompts: object, hidden_dim: int) -> Lang
 
 
 def give_prompt(bundle: Bundle) -> dict[str, Any]:
-    """Return the settings of another toolkit for the prompt of a bundle: `num_prompts` and `prompt_dictionary`.
-
-    Raises:
-        InputError: the prompt is not one of languages, or a known language is called "auto".
-    """
+    """Return the settings of another toolkit for the prompt of a bundle: `num_prompts` and `prompt_dictionary`."""
     prompt = bundle.config[PROMPT]
     if prompt["name"] != "label" or prompt["label"] != LANGUAGE:
         must = f"prompt must be label, with prompt.label={LANGUAGE}, for conversion to another toolkit"

@@ -10,11 +10,7 @@ Section = Mapping[str, Any]
 
 
 def mapping(value: object, name: str) -> Section:
-    """Check that a value is a section.
-
-    Raises:
-        InputError: the value is not a mapping.
-    """
+    """Check that a value is a section."""
     if not isinstance(value, Mapping):
         raise InputError(f"{name} must be a mapping of settings; got {shown(value)}.")
     return value
@@ -30,9 +26,6 @@ def check(
         section: name of the section.
         others: keys that may have any value.
         fixed: keys with restricted values; for each key, the toolkit's default and the values that asr supports.
-
-    Raises:
-        InputError: a key or value is not supported; the message names the first such key.
     """
     for key, (default, ours) in fixed.items():
         value = settings.get(key, default)
@@ -49,11 +42,7 @@ def as_yaml(value: object) -> str:
 
 
 def whole(settings: Section, name: str, default: int | None = None) -> int:
-    """Return a setting that is a whole number; `name` is its section and key, such as "encoder.dim".
-
-    Raises:
-        InputError: the value is not a whole number.
-    """
+    """Return a setting that is a whole number; `name` is its section and key, such as "encoder.dim"."""
     value = settings.get(name.rpartition(".")[2], default)
     if not isinstance(value, int) or isinstance(value, bool):
         raise InputError(f"{name} must be a whole number; got {as_yaml(value)}.")
@@ -74,9 +63,6 @@ def check_parts(
         needed: for parts and settings of asr, such as "encoder.norm" and "encoder.norm.eps", the names or values that
             the toolkit has. A setting that the model's part does not have is not checked.
         cures: advice for a part or setting, which begins with a space.
-
-    Raises:
-        InputError: the toolkit does not have a part; the message names the first such part.
     """
     for name, values in needed.items():
         given: object = config

@@ -43,11 +43,7 @@ def without_blank(model: bytes) -> bytes:
 
 
 def algorithm(model: bytes) -> str:
-    """Return how a model was trained: "unigram", which is SentencePiece's default, or "bpe".
-
-    Raises:
-        InputError: the model is damaged, or is neither unigram nor BPE.
-    """
+    """Return how a model was trained: "unigram", which is SentencePiece's default, or "bpe"."""
     number: int | bytes = 1
     for trainer in _fields(model):
         if trainer.number == TRAINER and isinstance(trainer.value, bytes):
@@ -78,11 +74,7 @@ def charsmap(model: bytes) -> bytes:
 
 
 def processor_of(model: bytes) -> sentencepiece.SentencePieceProcessor:
-    """Load a model.
-
-    Raises:
-        InputError: the model is damaged.
-    """
+    """Load a model."""
     processor = sentencepiece.SentencePieceProcessor()
     try:
         processor.load_from_serialized_proto(model)
@@ -92,11 +84,7 @@ def processor_of(model: bytes) -> sentencepiece.SentencePieceProcessor:
 
 
 def _fields(message: bytes) -> Iterator[_Field]:
-    """Yield the fields of a protobuf message.
-
-    Raises:
-        InputError: the bytes are not a protobuf message.
-    """
+    """Yield the fields of a protobuf message."""
     at = 0
     try:
         while at < len(message):

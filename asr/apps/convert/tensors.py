@@ -24,9 +24,6 @@ def load_tensors(content: bytes, name: str) -> dict[str, Tensor]:
     Args:
         content: content of the file, which has the format of safetensors or of `torch.save`.
         name: name of the file, for errors.
-
-    Raises:
-        InputError: the file has content that is not a tensor.
     """
     if not content.startswith(ZIP):
         return _load_safetensors(content, name)

@@ -43,9 +43,6 @@ def fitting_batch_seconds(
         utterances: utterances to train on.
         model: model of the run; it is unusable afterwards.
         counts: token counts of the utterances; None: they are counted.
-
-    Raises:
-        InputError: not even a batch of the longest utterance fits.
     """
     batches = _Batches(settings, utterances, model, counts)
     least, most = batches.bounds()
@@ -61,9 +58,6 @@ def longest(fit: Callable[[float], bool], start: float, least: float, most: floa
         start: length of the first trial.
         least: the shortest useful length.
         most: the greatest length.
-
-    Raises:
-        InputError: no tried length fits; `least` is one of them.
     """
     fitting, failed, seconds = 0.0, math.inf, start
     for left in reversed(range(MAX_TRIALS)):

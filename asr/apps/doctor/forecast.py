@@ -66,9 +66,6 @@ def forecast(settings: RunSettings, utterances: Sequence[Utterance], model: Mode
         settings: settings of the training run.
         utterances: utterances to train on; the model's tokenizer must cover their texts.
         model: newly initialised model; it is unusable afterwards.
-
-    Raises:
-        InputError: all utterances were dropped.
     """
     training_set, augmentation, plan, per_epoch, total = planned(settings, utterances, model)
     parameters = sum(parameter.numel() for parameter in model.parameters())
@@ -286,9 +283,6 @@ def fresh_model(settings: RunSettings, corpus: Corpus, sample: Corpus) -> Fresh:
         settings: settings of the training run.
         corpus: the whole corpus.
         sample: utterances whose texts are tokenized, to find characters without a token.
-
-    Raises:
-        InputError: the settings are invalid for this corpus.
     """
     start = start_of(settings.init)
     tokenizer, features, labels = fitted_front_end(settings, corpus, False, start)

@@ -64,9 +64,6 @@ def range_test(
         utterances: utterances to train on; the model's tokenizer must cover their texts.
         model: newly initialised model; it is unusable afterwards.
         on_progress: called after each step.
-
-    Raises:
-        InputError: the loss of the first batch is not finite.
     """
     start = start_of(settings.init)
     if start is not None:

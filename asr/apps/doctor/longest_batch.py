@@ -23,10 +23,6 @@ def find_batch_seconds(
         utterances: utterances to train on.
         model: new model of the run; it is unusable afterwards.
         counts: token counts of the utterances; None: they are counted.
-
-    Raises:
-        InputError: not even a batch of the longest utterance fits, `init.frozen` is invalid, or processes that torchrun
-            has started wait for this one on GPUs.
     """
     if torch.distributed.is_initialized() and device_of(settings).type != "cpu":
         # The trial's batch norms would sum over all processes, which wait for this one.

@@ -112,11 +112,7 @@ class MemoryTrial:
             torch.cuda.set_per_process_memory_fraction(1.0)
 
     def _in_child(self, run: Callable[[], Result]) -> Result | None:
-        """Run a function in a child process, because Linux may kill the process.
-
-        Raises:
-            InputError: the child process failed for another reason, which it has printed.
-        """
+        """Run a function in a child process, because Linux may kill the process."""
         pickled = unless_out_of_memory(lambda: pickle.dumps(run))
         if pickled is None:
             return None

@@ -32,9 +32,6 @@ class Diagnosis:
     Args:
         name: name of the corpus.
         path: path of the page.
-
-    Raises:
-        InputError: the page cannot be written.
     """
 
     def __init__(self, name: str, path: Path) -> None:
@@ -62,11 +59,7 @@ class Diagnosis:
         self.add([Finding("training", Severity.ERROR, str(error), "Correct this error before training.")])
 
     def conclude(self) -> None:
-        """Write the page, and report whether training should start.
-
-        Raises:
-            InputError: training should not start.
-        """
+        """Write the page, and report whether training should start."""
         findings = sorted(self._findings, key=lambda finding: finding.severity)
         counts = [sum(finding.severity == severity for finding in findings) for severity in Severity]
         parts = [counted(count, severity.name.lower()) for severity, count in zip(Severity, counts, strict=True)]

@@ -39,9 +39,6 @@ def planned(settings: RunSettings, utterances: Sequence[Utterance], model: Model
         settings: settings of the run.
         utterances: utterances to train on; the model's tokenizer must cover their texts.
         model: model with the run's tokenizer, features and head.
-
-    Raises:
-        InputError: all utterances were dropped.
     """
     augmentation = build.build_augmentation(settings.components, model.features.sample_rate)
     plan_options = augmentation.speed, settings.seed, settings.data.plan, augmentation.max_added_seconds

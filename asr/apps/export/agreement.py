@@ -75,11 +75,7 @@ def made_audio(sample_rate: int) -> dict[str, Tensor]:
 
 
 def recordings(features: Features, paths: Sequence[str]) -> dict[str, Tensor]:
-    """Return the audio to compare programs on, by name: synthetic audio, and the files in `paths`.
-
-    Raises:
-        InputError: a file cannot be read, or is too short.
-    """
+    """Return the audio to compare programs on, by name: synthetic audio, and the files in `paths`."""
     audio = made_audio(features.sample_rate)
     for path in paths:
         info = audio_info(path)
@@ -127,11 +123,7 @@ def difference(
 
 
 def check(program: str, difference: ProgramDifference) -> None:
-    """Check that the difference between a program and its model is within the tolerance.
-
-    Raises:
-        InputError: the outputs or texts differ.
-    """
+    """Check that the difference between a program and its model is within the tolerance."""
     if not (difference.largest <= TOLERANCE and difference.texts == 0):  # NaN also fails
         must = f"{program} must compute the model's output within {TOLERANCE}, and the model's texts"
         raise InputError(

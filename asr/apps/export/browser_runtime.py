@@ -47,11 +47,7 @@ class Runtime(NamedTuple):
 
 
 def browser_runtime(on_step: Callable[[str], None]) -> Runtime:
-    """Return the runtime; it is downloaded if it is not in the cache.
-
-    Raises:
-        InputError: the runtime cannot be downloaded or stored, or differs from the published file.
-    """
+    """Return the runtime; it is downloaded if it is not in the cache."""
     path = _cache() / f"{PACKAGE}-{VERSION}.tgz"
     tarball = path.read_bytes() if path.is_file() else b""
     if not _is_published(tarball):
@@ -67,11 +63,7 @@ def browser_runtime(on_step: Callable[[str], None]) -> Runtime:
 
 
 def registry() -> str:
-    """Return the npm registry's address, from the environment, else npm's configuration, else the public registry.
-
-    Raises:
-        InputError: the address is not http:// or https://.
-    """
+    """Return the npm registry's address, from the environment, else npm's configuration, else the public registry."""
     given = next((os.environ[name] for name in REGISTRY_VARIABLES if os.environ.get(name)), None) or _of_npm() or NPM
     if not given.startswith(("https://", "http://")):
         raise InputError(f"the npm registry must be an address with https:// or http://; got {given!r}.")

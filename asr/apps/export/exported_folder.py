@@ -35,9 +35,6 @@ def replace_exported(
         programs: ONNX files and their data files, by name; they are moved to the folder.
         tokens: contents of the token files, by name: tokens.txt, and a file in sherpa-onnx's order if there is one.
         card: text of README.md.
-
-    Raises:
-        InputError: as for `replace_bundle`.
     """
 
     def write(unfinished: Path) -> None:
@@ -71,11 +68,7 @@ def token_files(tokenizer: Tokenizer, programs: Collection[str]) -> dict[str, st
 
 
 def check_exported(folder: Path, bundle: Bundle) -> None:
-    """Check before the export that `replace_exported` will not refuse the folder.
-
-    Raises:
-        InputError: as for `replace_exported`.
-    """
+    """Check before the export that `replace_exported` will not refuse the folder."""
     check_attachable(bundle.config)
     check_replaceable_folder(folder, _names(bundle), ALWAYS)
 

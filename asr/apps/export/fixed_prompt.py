@@ -36,9 +36,6 @@ def with_language(recognizer: Recognizer, bundle: Bundle, language: str | None) 
     """Return a recogniser of one language, and its bundle, whose config has no prompt; None: of unknown language.
 
     A model without a prompt is returned as it is.
-
-    Raises:
-        InputError: the model has no prompt for the language, or does not know the language.
     """
     model = recognizer.model
     if model.prompt is None:

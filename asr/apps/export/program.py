@@ -54,11 +54,7 @@ class Net(nn.Module):
 
 
 def ctc_net(model: Model) -> Net:
-    """Return the network whose output is log_probs (B, T', V).
-
-    Raises:
-        InputError: the model has no head with this output.
-    """
+    """Return the network whose output is log_probs (B, T', V)."""
     head = model.head.frame_head
     if head is None:
         must = "an exported model must have a CTC head, or a transducer and a decoder that uses it"
@@ -75,11 +71,7 @@ def export_net(net: Net, data: Path) -> "ModelProto":
 
 
 def export_front_end(model: Model) -> "ModelProto":
-    """Export a model's features as a `FrontEnd`.
-
-    Raises:
-        InputError: the features cannot be computed in batches.
-    """
+    """Export a model's features as a `FrontEnd`."""
     counts = torch.tensor([EXAMPLE_SAMPLES, EXAMPLE_SAMPLES // 2])
     example = (0.1 * torch.randn(2, EXAMPLE_SAMPLES), counts)
     names, dynamic = (FRONT_END_INPUTS, NET_INPUTS), (BATCH | {1: "samples"}, BATCH)

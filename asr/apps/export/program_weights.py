@@ -41,9 +41,6 @@ def write(programs: "Mapping[str, ModelProto]", folder: Path) -> dict[str, Path]
     Args:
         programs: programs by the names of their files.
         folder: folder to write to, which has the data files of the programs.
-
-    Raises:
-        InputError: a program is too large for an ONNX file even without the weights in its data file.
     """
     files = {}
     for name, program in programs.items():

@@ -42,11 +42,7 @@ Files = Mapping[str, Path]  # paths of programs and of their data files, by file
 
 
 def check_exportable(recognizer: Recognizer, config: Config) -> None:
-    """Check that the packages are installed, and that the decoder needs only parts of the head that are exported.
-
-    Raises:
-        InputError: a package is missing, or the decoder needs a part that is not exported.
-    """
+    """Check that the packages are installed, and that the decoder needs only parts of the head that are exported."""
     check_installed(PACKAGES, "asr.export")
     needs, name = recognizer.decode.needs, config["decode"]["name"]
     cure = " To export the model's CTC head, add --decode greedy." if recognizer.model.head.frame_head else ""
@@ -75,9 +71,6 @@ def written_down(recognizer: Recognizer, folder: Path, on_step: OnStep) -> Parts
         recognizer: recogniser whose model has weights.
         folder: folder for the data files.
         on_step: called with a description of the next step.
-
-    Raises:
-        InputError: the model cannot be exported.
     """
     model, (name, net) = recognizer.model, net_of(recognizer)
     on_step("exporting the features")
@@ -139,9 +132,6 @@ def differences(
         files: files of the programs.
         audio: waveforms (S,) by name.
         on_step: called with a description of the next step.
-
-    Raises:
-        InputError: a program differs from the model.
     """
     actual, (_, net) = running(recognizer, config, files), net_of(recognizer)
     differences = {}

@@ -37,11 +37,7 @@ EXAMPLE = re.compile(r"example-\d+\.\w+")
 
 
 def check_page(recognizer: Recognizer, config: Config) -> None:
-    """Check that the page's script decodes like the model.
-
-    Raises:
-        InputError: the page does not implement the decoder, the tokens or the normalizer.
-    """
+    """Check that the page's script decodes like the model."""
     decoder, normalizer = config["decode"]["name"], config["normalizer"]
     if decoder != "greedy":
         cure = "Add --decode greedy" if recognizer.model.head.frame_head else "Train a model with a CTC head"
@@ -144,12 +140,7 @@ def _service_worker(version: str, examples: Mapping[str, object]) -> bytes:
 def prepare_site(
     folder: Path, recognizer: Recognizer, config: Config, examples: Sequence[Path], on_step: Callable[[str], None]
 ) -> Runtime:
-    """Check before the export that the page can be written, and return its runtime.
-
-    Raises:
-        InputError: the model cannot have a page, an example cannot be read, or `write_site` or `browser_runtime`
-            would fail.
-    """
+    """Check before the export that the page can be written, and return its runtime."""
     check_page(recognizer, config)
     check_replaceable_folder(folder, _names(folder), ALWAYS)
     for path in examples:
@@ -179,10 +170,6 @@ def write_site(
 
     Returns:
         Megabytes that a browser downloads before it can recognise.
-
-    Raises:
-        InputError: the model is exported as several programs or is too large, or `replace_bundle` would refuse the
-            folder.
     """
     if WAVEFORM not in files:
         must = "the model of a page must be one program, from whole recordings to log_probs"

@@ -32,11 +32,7 @@ def accepts(path: Path) -> bool:
 
 
 def read(source: Path, options: SourceOptions, report: SourceReport) -> Iterator[SourceEntry]:
-    """Read the metadata of a folder, or a metadata file.
-
-    Raises:
-        InputError: there is no metadata file, or it has no column of file names or texts.
-    """
+    """Read the metadata of a folder, or a metadata file."""
     metadata = _metadata(source)
     if metadata is None:
         must = f"{source}: must hold metadata.csv or metadata.jsonl"

@@ -48,10 +48,6 @@ def collect(
         on_problem: called with a line, with file and line number, for each of the first MAX_NAMED problems, and with
             the number of further problems; also before an error because of these problems.
         format_option: option of the command that gives `format`, for errors.
-
-    Raises:
-        InputError: the format is not recognised; an option is one of other formats; the source does not have the
-            format; there are problems and `options.skip_bad` is false; or there is no utterance.
     """
     if format is None:
         format = recognised(path, format_option)

@@ -21,11 +21,7 @@ def accepts(path: Path) -> bool:
 
 
 def read(source: Path, options: SourceOptions, report: SourceReport) -> Iterator[SourceEntry]:
-    """Read a table of Common Voice; texts are unchanged, with case and punctuation.
-
-    Raises:
-        InputError: the file is not a table of Common Voice.
-    """
+    """Read a table of Common Voice; texts are unchanged, with case and punctuation."""
     table = _table(source)
     clips = options.root or table.parent / "clips"
     lines = named_lines(table, "a table of Common Voice")

@@ -200,20 +200,12 @@ def first_column(names: Iterable[str], columns: Iterable[str]) -> str | None:
 
 
 def text_column(columns: Iterable[str], options: SourceOptions, where: str) -> str:
-    """Return the name of the column of texts.
-
-    Raises:
-        InputError: there is no such column.
-    """
+    """Return the name of the column of texts."""
     return _needed_column(list(columns), TEXT_COLUMNS, options.text_column, where, "--text-column")
 
 
 def audio_column(columns: Iterable[str], options: SourceOptions, where: str) -> str:
-    """Return the name of the column of audio files.
-
-    Raises:
-        InputError: there is no such column.
-    """
+    """Return the name of the column of audio files."""
     return _needed_column(list(columns), AUDIO_COLUMNS, options.audio_column, where, "--audio-column")
 
 

@@ -63,11 +63,7 @@ FORMATS = {
 
 
 def check_options(name: str, options: SourceOptions) -> None:
-    """Check that no option of other formats is given; `name` is the name of the format.
-
-    Raises:
-        InputError: an option is one of other formats.
-    """
+    """Check that no option of other formats is given; `name` is the name of the format."""
     for field in sorted({field for format in FORMATS.values() for field in format.options}):
         if getattr(options, field) not in (None, False) and field not in FORMATS[name].options:
             users = ", ".join(other for other, format in FORMATS.items() if field in format.options)
@@ -81,9 +77,6 @@ def recognised(path: Path, option: str) -> str:
     Args:
         path: the file or folder.
         option: option of the command that names a format, for errors.
-
-    Raises:
-        InputError: no format accepts the path, or several do.
     """
     names = [name for name, format in FORMATS.items() if format.accepts(path)]
     if len(names) == 1:

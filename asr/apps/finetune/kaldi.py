@@ -40,11 +40,7 @@ def accepts(path: Path) -> bool:
 
 
 def read(source: Path, options: SourceOptions, report: SourceReport) -> Iterator[SourceEntry]:
-    """Read a data directory; utterances are in the order of `text`.
-
-    Raises:
-        InputError: wav.scp or text is missing.
-    """
+    """Read a data directory; utterances are in the order of `text`."""
     if not source.is_dir():
         raise InputError(f"{source}: must be a Kaldi data directory, with wav.scp and text; it is not a folder.")
     recordings = _table(source / "wav.scp", report)

@@ -80,9 +80,6 @@ def read(source: Path, options: SourceOptions, report: SourceReport) -> Iterator
     """Read an export; audio is looked for below `options.root`, or beside the export.
 
     Of a path /data/upload/1/x.wav, 1/x.wav and then x.wav is looked for; of /data/local-files/?d=a/x.wav, a/x.wav.
-
-    Raises:
-        InputError: the file is not such an export, or `options.field` must choose among several fields of texts.
     """
     tasks = _tasks(source)
     names = _field_names(tasks)
@@ -135,11 +132,7 @@ def _list(parent: Any, key: str) -> list[Any]:
 
 
 def _field(names: list[str], field: str | None, source: Path) -> str | None:
-    """Return the name of the field of the texts; None if there is no text.
-
-    Raises:
-        InputError: there are several fields and none was chosen, or there is no such field.
-    """
+    """Return the name of the field of the texts; None if there is no text."""
     if field is not None and field not in names:
         raise InputError(f"{source}: --field must be one of {', '.join(names) or 'no fields'}; got {shown(field)}.")
     if field is None and len(names) > 1:

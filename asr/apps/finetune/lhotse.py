@@ -83,11 +83,7 @@ def _entry(
 
 
 def _joined_text(cut: Mapping[str, Any]) -> str:
-    """Join the texts of a cut's supervisions in the order of their starts.
-
-    Raises:
-        InputError: a supervision with a text is not completely inside the cut.
-    """
+    """Join the texts of a cut's supervisions in the order of their starts."""
     texts = []
     for part in sorted(cut["supervisions"], key=lambda part: float(part["start"])):
         if not (text := (part.get("text") or "").strip()):

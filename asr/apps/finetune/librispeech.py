@@ -19,11 +19,7 @@ def accepts(path: Path) -> bool:
 
 
 def read(source: Path, options: SourceOptions, report: SourceReport) -> Iterator[SourceEntry]:
-    """Read all transcripts below a folder, in the order of their paths.
-
-    Raises:
-        InputError: there are no transcripts.
-    """
+    """Read all transcripts below a folder, in the order of their paths."""
     transcripts = sorted(_transcripts(source))
     if not transcripts:
         raise InputError(f"{source}: must be a folder with {TRANSCRIPTS} at any depth; there are none.")

@@ -32,11 +32,7 @@ class Parts(NamedTuple):
 
 
 def parts_of(options: argparse.Namespace, say: Say) -> Parts:
-    """Read DATA, --test and --also-test, and split DATA.
-
-    Raises:
-        InputError: data cannot be read or split, or recordings of DATA are also in a test.
-    """
+    """Read DATA, --test and --also-test, and split DATA."""
     from asr.core.data.split import describe, split
 
     data = _collected(options, options.data, "audio", say)
@@ -129,9 +125,6 @@ def write_corpus(
         max_seconds: duration of the longest utterance that is trained on.
         folder: folder of the manifests.
         say: called with each line about what is lost.
-
-    Raises:
-        InputError: nothing can be trained on.
     """
     from asr.apps.finetune.settings import expected_width, spelt
     from asr.base.text.normalize import get_normalizer

@@ -37,11 +37,7 @@ def accepts(path: Path) -> bool:
 
 
 def read(source: Path, options: SourceOptions, report: SourceReport) -> Iterator[SourceEntry]:
-    """Read a file, or all files of a folder; their audio is written unchanged to `options.audio_dir`.
-
-    Raises:
-        InputError: there is no audio_dir, or a file is not a Parquet file with audio.
-    """
+    """Read a file, or all files of a folder; their audio is written unchanged to `options.audio_dir`."""
     import pyarrow.parquet
 
     if options.audio_dir is None:
@@ -74,11 +70,7 @@ def read(source: Path, options: SourceOptions, report: SourceReport) -> Iterator
 
 
 def _audio_folders(source: Path, files: Sequence[Path]) -> dict[Path, Path]:
-    """Return a folder for each file's audio, relative to --audio-dir: the file's path without special characters.
-
-    Raises:
-        InputError: two files would have the same folder.
-    """
+    """Return a folder for each file's audio, relative to --audio-dir: the file's path without special characters."""
     folders: dict[Path, Path] = {}
     for file in files:
         relative = file.relative_to(source) if source.is_dir() else Path(file.name)

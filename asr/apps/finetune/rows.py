@@ -62,9 +62,6 @@ def table_rows(path: Path, kind: str, report: SourceReport) -> Iterator[tuple[st
         path: path of the table.
         kind: expected kind of file, for errors, such as "a table".
         report: for problems.
-
-    Raises:
-        InputError: the file is not a table.
     """
     place = str(path)
 

@@ -138,9 +138,6 @@ def hours_choice(hours: float, seconds: RunSeconds, per_epoch: int, train_second
         seconds: seconds of the run's parts, measured.
         per_epoch: optimizer steps of an epoch.
         train_seconds: seconds of training speech.
-
-    Raises:
-        InputError: there is no time for `MIN_STEPS` steps, or for an epoch, if that is shorter.
     """
     budget = 3600 * hours
     least = min(per_epoch, MIN_STEPS)

@@ -50,11 +50,7 @@ def accepts(path: Path) -> bool:
 
 
 def read(source: Path, options: SourceOptions, report: SourceReport) -> Iterator[SourceEntry]:
-    """Read a table, or the only table of a folder; audio paths are absolute or relative to the table.
-
-    Raises:
-        InputError: there is no such table, or it has no column of audio or texts.
-    """
+    """Read a table, or the only table of a folder; audio paths are absolute or relative to the table."""
     table = _only_table(source) if source.is_dir() else source
     if table is None:
         raise InputError(f"{source}: must hold one .csv or .tsv; it holds none or several. Give the file.")

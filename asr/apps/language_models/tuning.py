@@ -170,9 +170,6 @@ def fit_confidence(recognizer: Recognizer, dev_set: Sequence[EncodedUtterance], 
         recognizer: the recogniser to calibrate.
         dev_set: utterances on which correct words are counted.
         values: values of tunable settings that replace the decoder's own values.
-
-    Raises:
-        InputError: no word was recognised.
     """
     recognizer.calibration = UNCALIBRATED
     normalize = recognizer.model.scored_by

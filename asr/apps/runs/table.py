@@ -39,9 +39,6 @@ def run_table(runs: Sequence[RunSummary], form: str, sort: str | None) -> list[s
         runs: the runs.
         form: a key of `FORMATS`.
         sort: what to sort by, in ascending order, see `order`; None: the error rate on the first test manifest.
-
-    Raises:
-        InputError: `sort` is unknown.
     """
     manifests = list(dict.fromkeys(name for run in runs for name, result in run.results.items() if "wer" in result))
     settings = setting_columns([run.settings for run in runs])

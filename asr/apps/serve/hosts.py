@@ -84,9 +84,6 @@ def known_hosts(host: str, listening: str, allowed: Sequence[str]) -> Hosts:
         host: name or address to listen at, as given by the user.
         listening: the IP address of `host`.
         allowed: further hosts, or ANY.
-
-    Raises:
-        InputError: a name is not a valid host.
     """
     for name in allowed:
         if name != ANY and host_of(name) is None:

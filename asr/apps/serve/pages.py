@@ -58,11 +58,7 @@ class ExampleAudio:
 
 
 def read_examples(paths: Sequence[str], max_seconds: float) -> tuple[ExampleAudio, ...]:
-    """Check the example recordings of the demo page.
-
-    Raises:
-        InputError: a recording cannot be used, or is too long.
-    """
+    """Check the example recordings of the demo page."""
     for path in paths:
         seconds = whole_file(path, path).duration
         if seconds > max_seconds:

@@ -255,11 +255,7 @@ def _spaces(part: Any) -> Any:
 
 
 def _library() -> Any:
-    """Import the tokenizers library, an optional dependency.
-
-    Raises:
-        InputError: the library is not installed.
-    """
+    """Import the tokenizers library, an optional dependency."""
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # its threads do not survive the fork of data loaders
     try:
         import tokenizers

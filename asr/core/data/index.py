@@ -211,11 +211,7 @@ def open_index(path: Path) -> Index:
 
 
 def _check_values(batches: Sequence[pa.RecordBatch], path: Path) -> None:
-    """Check numbers by the rules for a manifest line, because an index may be untrusted.
-
-    Raises:
-        InputError: a duration, an offset or a byte range is invalid.
-    """
+    """Check numbers by the rules for a manifest line, because an index may be untrusted."""
     for number, batch in enumerate(batches):
         durations, offsets = _numbers(batch, "duration"), _numbers(batch, "offset")
         starts, num_bytes = _numbers(batch, "start"), _numbers(batch, "num_bytes")

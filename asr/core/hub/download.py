@@ -191,9 +191,6 @@ def _of_split(split: str, names: list[str]) -> list[str]:
 
     A split is named by the last folder or file on the path that begins with the name of a split, as on the Hugging Face
     hub; folders before it, except `data` and `default`, name a configuration, such as a language.
-
-    Raises:
-        InputError: there is no such split, or there are several configurations and none is named.
     """
     config, _, wanted = split.rpartition("/")
     files = {name: _config_and_split(name) for name in names if PARQUET_FILE.fullmatch(name)}

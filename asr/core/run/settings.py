@@ -312,11 +312,7 @@ class RunSettings(TrainingSettings):
             raise InputError(f"{must}, whose number of passes through a block depends on the batch; got fsdp.")
 
     def _check_without_validation(self) -> None:
-        """Check that no setting needs a validation.
-
-        Raises:
-            InputError: a setting needs one.
-        """
+        """Check that no setting needs a validation."""
         select, patience = self.checkpoint.select, self.early_stopping.patience
         for setting, given in (
             ("checkpoint.select=last", None if select == "last" else select),
@@ -327,11 +323,7 @@ class RunSettings(TrainingSettings):
                 raise InputError(f"{must}; got {shown(given)}. Give {setting}, or a validation manifest.")
 
     def _check_adapter(self, name: str) -> None:
-        """Check the settings that an adapter depends on.
-
-        Raises:
-            InputError: a setting is invalid.
-        """
+        """Check the settings that an adapter depends on."""
         if self.init.source is None:
             raise InputError(f"adapter={name} needs a trained model to adapt; give init.from=MODEL.")
         if self.init.frozen_steps is not None:

@@ -84,9 +84,6 @@ def encoder_config(config: Section, processor: Section = MappingProxyType({})) -
     Args:
         config: config of the model.
         processor: config of the model's processor, which contains the look-aheads of a causal encoder.
-
-    Raises:
-        InputError: asr does not support a setting.
     """
     theirs, is_causal = encoder_section(config), is_streaming(config)
     dim, num_heads = whole(theirs, "encoder_config.hidden_size", 1024), _heads(theirs)
@@ -129,11 +126,7 @@ def encoder_config(config: Section, processor: Section = MappingProxyType({})) -
 
 
 def head_config(config: Section) -> HeadConfig:
-    """Return the config of asr's head, and of its greedy decoder.
-
-    Raises:
-        InputError: asr does not support a setting.
-    """
+    """Return the config of asr's head, and of its greedy decoder."""
     kind = config["model_type"]
     if kind == "parakeet_ctc":
         return CTC_HEAD
@@ -154,11 +147,7 @@ def head_config(config: Section) -> HeadConfig:
 
 
 def blank_of(config: Section) -> tuple[int, int]:
-    """Return the number of tokens, including the blank, and the index of the blank.
-
-    Raises:
-        InputError: the index is not below the number of tokens.
-    """
+    """Return the number of tokens, including the blank, and the index of the blank."""
     is_ctc = config.get("model_type") == "parakeet_ctc"
     key, size, last = ("pad_token_id", 1025, 1024) if is_ctc else ("blank_token_id", 8193, 8192)
     vocab_size, blank = whole(config, "vocab_size", size), whole(config, key, last)
@@ -196,9 +185,6 @@ def features_config(config: Section, theirs: Section, pad_mode: str) -> dict[str
         config: config of the model.
         theirs: config of the model's feature extractor.
         pad_mode: padding of the waveform at both ends; transformers' feature extractor pads with zeros.
-
-    Raises:
-        InputError: asr does not support a setting.
     """
     kind = streaming.EXTRACTOR if is_streaming(config) else EXTRACTOR
     expected = whole(encoder_section(config), "encoder_config.num_mel_bins", 80)
@@ -219,9 +205,6 @@ def huggingface_config(config: Mapping[str, Any], vocab_size: int, blank: int) -
         config: config of the asr model.
         vocab_size: number of tokens of the model's head, including the blank.
         blank: index of the blank among transformers' pieces.
-
-    Raises:
-        InputError: the model has a part that transformers' Parakeet does not have.
     """
     check_conformer(config, "Hugging Face", ENCODERS)
     encoder, features = config["encoder"], config["features"]

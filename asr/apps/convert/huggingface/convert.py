@@ -28,11 +28,7 @@ WRITERS = (
 
 
 def from_huggingface(path: Path, choices: Choices = USUAL) -> Converted:
-    """Convert a folder saved by transformers to a bundle.
-
-    Raises:
-        InputError: the folder cannot be read, asr does not support a setting, or a tensor has no counterpart.
-    """
+    """Convert a folder saved by transformers to a bundle."""
     with errors_of(path):
         folder = read_model_folder(path)
         kind = folder.config.get("model_type")
@@ -43,11 +39,7 @@ def from_huggingface(path: Path, choices: Choices = USUAL) -> Converted:
 
 
 def to_huggingface(bundle: Bundle, path: Path) -> dict[str, bytes]:
-    """Convert a bundle to the files of a folder for transformers, by name.
-
-    Raises:
-        InputError: the bundle has a part that transformers does not have.
-    """
+    """Convert a bundle to the files of a folder for transformers, by name."""
     for fits, write in WRITERS:
         if fits(bundle.config):
             return write(bundle, path)

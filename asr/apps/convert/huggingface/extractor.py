@@ -45,11 +45,7 @@ class Frames(NamedTuple):
 
 
 def check_kind(theirs: Section, kind: str) -> None:
-    """Check the name of a feature extractor.
-
-    Raises:
-        InputError: it is another one.
-    """
+    """Check the name of a feature extractor."""
     found = theirs.get("feature_extractor_type", kind)
     if found != kind:
         raise InputError(f"feature_extractor_type must be {kind}; got {as_yaml(found)}.")
@@ -66,9 +62,6 @@ def take_frames(
         bins: key of the number of mel bins, and transformers' default.
         expected: number of mel bins that the model expects.
         fixed: other settings, each with transformers' default and the values that asr supports.
-
-    Raises:
-        InputError: asr does not support a setting.
     """
     check_kind(theirs, kind)
     frames = Frames(

@@ -51,9 +51,6 @@ def read_model_folder(folder: Path) -> Folder:
     """Read the files that a recogniser needs from a folder.
 
     The config of the feature extractor may be in that of the processor.
-
-    Raises:
-        InputError: a file that every model needs is missing, or a config is damaged.
     """
     files = read_folder(folder, lambda name: name in READ, (WEIGHTS,))
     for name in NEEDED:
@@ -75,11 +72,7 @@ def to_json(value: Any) -> bytes:
 
 
 def replace_huggingface(folder: Path, files: Mapping[str, bytes]) -> None:
-    """Write a folder for transformers; an older folder is replaced as a whole, as in `replace_bundle`.
-
-    Raises:
-        InputError: as for `replace_bundle`.
-    """
+    """Write a folder for transformers; an older folder is replaced as a whole, as in `replace_bundle`."""
 
     def write(unfinished: Path) -> None:
         unfinished.mkdir(parents=True)

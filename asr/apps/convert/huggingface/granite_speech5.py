@@ -102,11 +102,7 @@ def counterparts(blank: int) -> Counterparts:
 
 
 def encoder_config(config: Section) -> dict[str, Any]:
-    """Return the config of asr's encoder.
-
-    Raises:
-        InputError: asr does not support a setting.
-    """
+    """Return the config of asr's encoder."""
     theirs = mapping(config.get("encoder_config"), "config.encoder_config")
 
     def number(key: str, default: int) -> int:
@@ -157,11 +153,7 @@ def encoder_config(config: Section) -> dict[str, Any]:
 
 
 def features_config(config: Section, preprocessor: Section) -> dict[str, Any]:
-    """Return the config of asr's features.
-
-    Raises:
-        InputError: asr does not support a setting.
-    """
+    """Return the config of asr's features."""
     bins = whole(preprocessor, "preprocessor.num_mel_bins", 80)
     expected = whole(mapping(config.get("encoder_config"), "config.encoder_config"), "encoder_config.num_mel_bins", 80)
     fixed = {
@@ -177,11 +169,7 @@ def features_config(config: Section, preprocessor: Section) -> dict[str, Any]:
 
 
 def read(folder: Folder, choices: Choices) -> ModelParts:
-    """Convert the files of a folder, of which the weights are removed.
-
-    Raises:
-        InputError: a file is missing, asr does not support a setting, or a choice does not fit the model.
-    """
+    """Convert the files of a folder, of which the weights are removed."""
     files, config, preprocessor, _ = folder
     if choices.texts is not None:
         raise InputError(f"--texts needs a model that was pre-trained only; {MODEL} has a head.")
@@ -224,11 +212,7 @@ def is_granite_speech5(config: Section) -> bool:
 
 
 def write(bundle: Bundle, path: Path) -> dict[str, bytes]:
-    """Convert a bundle to the files of a folder for transformers, by name.
-
-    Raises:
-        InputError: the bundle has a part that the model does not have.
-    """
+    """Convert a bundle to the files of a folder for transformers, by name."""
     config = bundle.config
     check_parts(config, "Hugging Face", PARTS)
     if PROMPT in config:

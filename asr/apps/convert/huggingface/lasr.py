@@ -118,11 +118,7 @@ def pairs(num_heads: int) -> Layout:
 
 
 def encoder_config(config: Section) -> dict[str, Any]:
-    """Return the config of asr's encoder.
-
-    Raises:
-        InputError: asr does not support a setting.
-    """
+    """Return the config of asr's encoder."""
     check(config, "config", KEYS, {})
     theirs = _encoder_section(config)
     dim, num_heads = (
@@ -178,11 +174,7 @@ def _encoder_section(config: Section) -> Section:
 
 
 def features_config(config: Section, preprocessor: Section) -> dict[str, Any]:
-    """Return the config of asr's features.
-
-    Raises:
-        InputError: asr does not support a setting.
-    """
+    """Return the config of asr's features."""
     expected = whole(_encoder_section(config), "encoder_config.num_mel_bins", 128)
     return {
         "name": "hann_fbank",
@@ -192,11 +184,7 @@ def features_config(config: Section, preprocessor: Section) -> dict[str, Any]:
 
 
 def read(folder: Folder, choices: Choices) -> ModelParts:
-    """Convert the files of a folder, of which the weights are removed.
-
-    Raises:
-        InputError: a file is missing, asr does not support a setting, or a choice does not fit the model.
-    """
+    """Convert the files of a folder, of which the weights are removed."""
     if choices.texts is not None:
         raise InputError("--texts needs a model that was pre-trained only; LASR has a head.")
     if choices.pad_mode != "zeros":
@@ -248,11 +236,7 @@ def is_lasr(config: Section) -> bool:
 
 
 def write(bundle: Bundle, path: Path) -> dict[str, bytes]:
-    """Convert a bundle to the files of a folder for transformers, by name.
-
-    Raises:
-        InputError: the bundle has a part that the model does not have.
-    """
+    """Convert a bundle to the files of a folder for transformers, by name."""
     config, encoder = bundle.config, bundle.config["encoder"]
     bias = encoder["feed_forward_bias"]
     check_parts(config, "Hugging Face", PARTS | {"encoder.attention.bias": (bias,)})

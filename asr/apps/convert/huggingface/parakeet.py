@@ -78,11 +78,7 @@ def transducer_names(blank: int) -> Names:
 
 
 def read(folder: Folder, choices: Choices) -> ModelParts:
-    """Convert the files of a folder, of which the weights are removed.
-
-    Raises:
-        InputError: a file is missing, asr does not support a setting, or a choice does not fit the model.
-    """
+    """Convert the files of a folder, of which the weights are removed."""
     if choices.texts is not None:
         raise InputError("--texts needs a model that was pre-trained only; Parakeet has a head.")
     files, config, preprocessor, processor = folder
@@ -106,11 +102,7 @@ def _names(config: Section, blank: int) -> Names:
 
 
 def write(bundle: Bundle, path: Path) -> dict[str, bytes]:
-    """Convert a bundle to the files of a folder for transformers, by name.
-
-    Raises:
-        InputError: the bundle has a part that Parakeet does not have.
-    """
+    """Convert a bundle to the files of a folder for transformers, by name."""
     model = bundle_recognizer(bundle, path).model
     tokenizer = give_vocabulary(bundle.config["tokenizer"], bundle.files)
     config = huggingface_config(bundle.config, model.tokenizer.vocab_size, tokenizer.blank)

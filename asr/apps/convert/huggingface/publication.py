@@ -54,9 +54,6 @@ def publish(model: Path, output: Path, language: str | None, license: str | None
         output: path of the folder; an older folder is replaced.
         language: language of the model, for the card; None: unknown.
         license: licence of the model, in the hub's notation; None: unknown.
-
-    Raises:
-        InputError: transformers does not support the model, or the folder cannot be written.
     """
     folder = bundle_folder(model)
     check_apart("--output", output, [folder])

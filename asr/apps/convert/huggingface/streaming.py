@@ -26,9 +26,6 @@ def contexts(encoder: Section, processor: Section) -> tuple[int, list[int]]:
     Args:
         encoder: config of the encoder.
         processor: config of the model's processor; its look-aheads take precedence.
-
-    Raises:
-        InputError: a setting is not a number of frames.
     """
     window = whole(encoder, f"encoder_config.{WINDOW}", 71)
     default = whole(encoder, f"encoder_config.{DEFAULT}", DEFAULT_LOOK_AHEADS[0])
@@ -47,11 +44,7 @@ def encoder_settings(encoder: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def prompt_config(config: Section, processor: Section) -> LanguagePrompt | None:
-    """Return the prompt of a model; None if it has none.
-
-    Raises:
-        InputError: a setting is invalid, or the default prompt is not that of an unknown language.
-    """
+    """Return the prompt of a model; None if it has none."""
     if config["model_type"] != MODEL_WITH_PROMPT:
         return None
     hidden_dim = whole(config, "prompt_intermediate_size", 2048)
@@ -62,11 +55,7 @@ def prompt_config(config: Section, processor: Section) -> LanguagePrompt | None:
 
 
 def prompt_settings(bundle: Bundle) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the settings of a model's prompt in transformers' configs of the model and of its processor.
-
-    Raises:
-        InputError: transformers has no such prompt.
-    """
+    """Return the settings of a model's prompt in transformers' configs of the model and of its processor."""
     languages, hidden_dim = give_prompt(bundle), bundle.config[PROMPT]["hidden_dim"]
     auto = languages["prompt_dictionary"][AUTO]
     settings = {"num_prompts": languages["num_prompts"], "prompt_intermediate_size": hidden_dim}

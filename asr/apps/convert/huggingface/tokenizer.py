@@ -51,9 +51,6 @@ def take_vocabulary(
         vocab_size: number of tokens of the head.
         blank: id of the blank.
         hides: whether a piece of this name is left out of texts.
-
-    Raises:
-        InputError: the tokenizer is damaged, does not fit the head, or is not supported.
     """
     pieces = names(content)
     if len(pieces) == blank == vocab_size - 1:
@@ -103,11 +100,7 @@ def _with_blank(content: bytes, pieces: list[str]) -> bytes:
 
 
 def give_vocabulary(config: Mapping[str, Any], learnt: Mapping[str, bytes]) -> Written:
-    """Convert asr's tokenizer to Hugging Face's.
-
-    Raises:
-        InputError: the tokens are not subwords.
-    """
+    """Convert asr's tokenizer to Hugging Face's."""
     if config["name"] == "huggingface":
         content, blank = learnt[FILE], config["blank_piece"]
     elif config["name"] == "sentencepiece":
@@ -127,12 +120,7 @@ def give_vocabulary(config: Mapping[str, Any], learnt: Mapping[str, bytes]) -> W
 
 
 def sentencepiece_of(config: Mapping[str, Any], content: bytes) -> bytes:
-    """Convert a `tokenizer.json` to a SentencePiece model without the blank, which begins with the unknown piece.
-
-    Raises:
-        InputError: the unknown piece is not the first one, SentencePiece lacks the normalizer, or the model splits a
-            sentence into other pieces.
-    """
+    """Convert a `tokenizer.json` to a SentencePiece model without the blank, which begins with the unknown piece."""
     tokenizer, blank = json.loads(content), config["blank_piece"]
     model, types = tokenizer["model"], {unknown_piece(content): UNKNOWN}
     for token in tokenizer.get("added_tokens") or []:

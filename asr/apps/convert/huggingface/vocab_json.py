@@ -44,9 +44,6 @@ def take_characters(content: object, settings: Section, vocab_size: int, blank: 
         settings: settings of `tokenizer_config.json`.
         vocab_size: number of tokens of the head.
         blank: id of the blank.
-
-    Raises:
-        InputError: the file does not fit the head, or has a piece that is not one character.
     """
     ids = _checked(content, vocab_size)
     special = {_content(settings.get(key)) for key in SPECIAL_KEYS} | {PAD, UNKNOWN}
@@ -123,9 +120,6 @@ def give_characters(config: Section, files: Mapping[str, bytes], pieces: Sequenc
         config: config of asr's tokenizer.
         files: files of asr's tokenizer.
         pieces: text of each id of asr; hidden pieces and the blank have none.
-
-    Raises:
-        InputError: a piece is not one character.
     """
     if config["name"] == "huggingface":
         names = names_in(files[FILE])

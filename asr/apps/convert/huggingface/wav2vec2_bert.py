@@ -126,11 +126,7 @@ def counterparts(blank: int, num_adapter_layers: int, prefix: str = PREFIX) -> C
 
 
 def encoder_config(config: Section, num_adapter_layers: int) -> dict[str, Any]:
-    """Return the config of asr's encoder.
-
-    Raises:
-        InputError: asr does not support a setting.
-    """
+    """Return the config of asr's encoder."""
     dim = whole(config, "config.hidden_size", 1024)
     check(
         config,
@@ -174,11 +170,7 @@ def encoder_config(config: Section, num_adapter_layers: int) -> dict[str, Any]:
 
 
 def features_config(config: Section, preprocessor: Section) -> dict[str, Any]:
-    """Return the config of asr's features.
-
-    Raises:
-        InputError: asr does not support a setting.
-    """
+    """Return the config of asr's features."""
     check_kind(preprocessor, EXTRACTOR)
     bins = whole(preprocessor, "preprocessor.num_mel_bins", 80)
     fixed = {"stride": (STACKED, (STACKED,)), "feature_size": (bins, (bins,))}
@@ -201,11 +193,7 @@ def features_config(config: Section, preprocessor: Section) -> dict[str, Any]:
 
 
 def read(folder: Folder, choices: Choices) -> ModelParts:
-    """Convert the files of a folder, of which the weights are removed.
-
-    Raises:
-        InputError: a file is missing, asr does not support a setting, or a choice does not fit the model.
-    """
+    """Convert the files of a folder, of which the weights are removed."""
     files, config, preprocessor, _ = folder
     if choices.pad_mode != "zeros":
         raise InputError(f"--pad-mode must be zeros for {MODEL}, whose frames are not centred; got {choices.pad_mode}.")
@@ -267,11 +255,7 @@ def is_wav2vec2_bert(config: Section) -> bool:
 
 
 def write(bundle: Bundle, path: Path) -> dict[str, bytes]:
-    """Convert a bundle to the files of a folder for transformers, by name.
-
-    Raises:
-        InputError: the bundle has a part that the model does not have.
-    """
+    """Convert a bundle to the files of a folder for transformers, by name."""
     config = bundle.config
     check_parts(config, "Hugging Face", PARTS)
     if PROMPT in config:

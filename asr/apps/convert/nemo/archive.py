@@ -32,11 +32,7 @@ DAMAGED = (  # errors of tarfile and gzip
 
 
 def read_files(path: Path) -> dict[str, bytes]:
-    """Read the files that a recogniser needs from an archive, or from a folder with its files; return them by name.
-
-    Raises:
-        InputError: the file is not an archive of NeMo, is damaged, or has members that NeMo's archives do not have.
-    """
+    """Read the files that a recogniser needs from an archive, or from a folder with its files; return them by name."""
     if not path.exists():
         raise InputError(f"{path}: must be a .nemo archive, or a folder of its files; it does not exist.")
     try:
@@ -136,9 +132,6 @@ def tokenizer_file(files: Mapping[str, bytes], named: object, path: Path) -> byt
         files: files of the archive.
         named: name of the model in the config, `nemo:<hash>_tokenizer.model`, or None.
         path: path of the archive, for errors.
-
-    Raises:
-        InputError: the file is missing.
     """
     present = sorted(name for name in files if name.endswith(TOKENIZER))
     if isinstance(named, str) and named.startswith(HASHED):

@@ -62,11 +62,7 @@ _Loader.add_constructor("tag:yaml.org,2002:float", _Loader.construct_yaml_float)
 
 
 def parse(content: bytes, where: object) -> dict[str, Any]:
-    """Parse a config with YAML's safe loader.
-
-    Raises:
-        InputError: the config is not YAML of plain values, or is too large.
-    """
+    """Parse a config with YAML's safe loader."""
     if len(content) > MAX_YAML_BYTES:
         raise InputError(f"{where} must have at most {MAX_YAML_BYTES:,} bytes; it has {len(content):,}.")
     try:
@@ -92,11 +88,7 @@ def with_used_heads(config: Section, tensors: Collection[str]) -> dict[str, Any]
 
 
 def ctc_head(config: Section) -> CTCHead:
-    """Return the CTC head; the model may also have a transducer.
-
-    Raises:
-        InputError: there is no CTC head, or asr does not support it.
-    """
+    """Return the CTC head; the model may also have a transducer."""
     auxiliary = config.get("aux_ctc")
     if isinstance(auxiliary, Mapping):
         name, tensors = "aux_ctc.decoder", AUXILIARY
@@ -116,9 +108,6 @@ def features_config(config: Section, pad_mode: str) -> dict[str, Any]:
     Args:
         config: NeMo's config.
         pad_mode: padding of the waveform at both ends, which the config does not contain.
-
-    Raises:
-        InputError: asr does not support a setting.
     """
     nemo = mapping(config.get("preprocessor"), "preprocessor")
     check_class(nemo, "preprocessor", "AudioToMelSpectrogramPreprocessor", "log-mel features")

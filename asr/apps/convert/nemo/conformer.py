@@ -34,9 +34,6 @@ def read(files: dict[str, bytes], path: Path, pad_mode: str) -> ModelParts:
         files: files of the archive.
         path: path of the archive, for errors.
         pad_mode: padding of the waveform at both ends: "zeros" in NeMo 3, "reflect" in NeMo 1.
-
-    Raises:
-        InputError: a file is missing, or asr does not support a setting.
     """
     weights_name = next((name for name in (WEIGHTS, SAFETENSORS) if name in files), None)
     if weights_name is None:
@@ -70,11 +67,7 @@ def read(files: dict[str, bytes], path: Path, pad_mode: str) -> ModelParts:
 
 
 def write(bundle: Bundle, path: Path) -> list[tuple[str, bytes]]:
-    """Return the files of a `.nemo` archive for a bundle.
-
-    Raises:
-        InputError: the bundle has a part that NeMo does not have.
-    """
+    """Return the files of a `.nemo` archive for a bundle."""
     model, encoder = bundle_recognizer(bundle, path).model, nemo_encoder(bundle.config)
     pieces, tokenizer, files = give_vocabulary(bundle.config["tokenizer"], bundle.files, model.tokenizer.pieces)
     nemo, head = nemo_config(bundle.config, pieces, tokenizer), bundle.config["head"]

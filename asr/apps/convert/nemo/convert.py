@@ -11,11 +11,7 @@ from asr.errors import InputError
 
 
 def from_nemo(path: Path, choices: Choices = USUAL) -> Converted:
-    """Convert a `.nemo` archive, or a folder of its files, to a bundle.
-
-    Raises:
-        InputError: the model cannot be read, asr does not support a setting, or a tensor has no counterpart.
-    """
+    """Convert a `.nemo` archive, or a folder of its files, to a bundle."""
     with errors_of(path):
         if choices.texts is not None:
             raise InputError("--texts needs a model that was pre-trained only; a model of NeMo has a head.")
@@ -27,9 +23,5 @@ def from_nemo(path: Path, choices: Choices = USUAL) -> Converted:
 
 
 def to_nemo(bundle: Bundle, path: Path) -> list[tuple[str, bytes]]:
-    """Return the files of a `.nemo` archive for a bundle.
-
-    Raises:
-        InputError: the bundle has a part that NeMo does not have.
-    """
+    """Return the files of a `.nemo` archive for a bundle."""
     return conformer.write(bundle, path)

@@ -40,11 +40,7 @@ ENCODER_KEYS = {
 
 
 def encoder_config(config: Section) -> dict[str, Any]:
-    """Return the config of asr's encoder.
-
-    Raises:
-        InputError: asr does not support a setting.
-    """
+    """Return the config of asr's encoder."""
     nemo = mapping(config.get("encoder"), "encoder")
     check_class(nemo, "encoder", "ConformerEncoder", "a Conformer")
     dim, kernel_size = whole(nemo, "encoder.d_model"), whole(nemo, "encoder.conv_kernel_size", 31)
@@ -142,11 +138,7 @@ def scale(config: Section) -> float:
 
 
 def nemo_encoder(config: Section) -> dict[str, Any]:
-    """Convert the config of an asr model to the section of NeMo's config for the encoder.
-
-    Raises:
-        InputError: the model has a part that NeMo does not have.
-    """
+    """Convert the config of an asr model to the section of NeMo's config for the encoder."""
     check_conformer(config, "NeMo", ENCODERS)
     encoder = config["encoder"]
     if encoder["feed_forward_factor"] != int(encoder["feed_forward_factor"]):

@@ -12,11 +12,7 @@ NUM_PROMPTS = 128  # NeMo's default
 
 
 def prompt_config(config: Section, dim: int) -> LanguagePrompt | None:
-    """Return the prompt of a model of NeMo, whose encoder has D = `dim` values per frame; None if it has none.
-
-    Raises:
-        InputError: asr does not support a setting.
-    """
+    """Return the prompt of a model of NeMo, whose encoder has D = `dim` values per frame; None if it has none."""
     defaults = config.get("model_defaults")
     if not isinstance(defaults, Mapping) or not defaults.get("initialize_prompt_feature"):
         return None
@@ -31,9 +27,6 @@ def with_prompt_sections(nemo: Section, languages: Mapping[str, Any], config: Se
         nemo: NeMo's config.
         languages: NeMo's settings of the languages.
         config: config of the asr model.
-
-    Raises:
-        InputError: NeMo has no such model.
     """
     wanted, given = _hidden_dim(config["encoder"]["dim"]), config["prompt"]["hidden_dim"]
     if given != wanted:

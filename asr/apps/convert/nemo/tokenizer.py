@@ -19,11 +19,7 @@ from asr.errors import InputError, shown
 def take_vocabulary(
     nemo: Mapping[str, Any], head: Mapping[str, Any], files: dict[str, bytes], path: Path
 ) -> Vocabulary:
-    """Convert NeMo's tokenizer: SentencePiece's pieces, or characters if the model has no tokenizer.
-
-    Raises:
-        InputError: asr does not support the tokenizer, or it differs from the head's vocabulary.
-    """
+    """Convert NeMo's tokenizer: SentencePiece's pieces, or characters if the model has no tokenizer."""
     section = nemo.get("tokenizer")
     listed = head.get("vocabulary") or nemo.get("labels")
     if section is None:
@@ -58,9 +54,6 @@ def give_vocabulary(
         config: config of asr's tokenizer.
         learnt: files of asr's tokenizer.
         pieces_with_blank: text of each id.
-
-    Raises:
-        InputError: NeMo has no such tokenizer.
     """
     if config["name"] == "char":
         return list(pieces_with_blank[1:]), {}, []
@@ -80,11 +73,7 @@ def give_vocabulary(
 
 
 def pieces(model: bytes) -> list[str]:
-    """List the pieces of a model without blank, in SentencePiece's notation.
-
-    Raises:
-        InputError: the model is damaged, a piece is named like the blank, or piece 0 is not the unknown piece.
-    """
+    """List the pieces of a model without blank, in SentencePiece's notation."""
     processor = processor_of(model)
     names = [processor.id_to_piece(number) for number in range(processor.vocab_size())]
     if not names or not processor.is_unknown(0):

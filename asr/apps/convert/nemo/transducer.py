@@ -69,11 +69,7 @@ def is_transducer(config: Section) -> bool:
 
 
 def transducer(config: Section) -> NemoTransducer:
-    """Convert the config of a model's transducer, and of its CTC head if it also has one.
-
-    Raises:
-        InputError: asr does not support a setting.
-    """
+    """Convert the config of a model's transducer, and of its CTC head if it also has one."""
     network, joint = mapping(config.get("decoder"), "decoder"), mapping(config.get("joint"), "joint")
     check_class(network, "decoder", "RNNTDecoder", "an LSTM prediction network")
     check_class(joint, "joint", "RNNTJoint", "a joint network")
