@@ -173,11 +173,7 @@ def build_features(config: Config) -> Features:
 
 
 def build_batched(features: Features) -> nn.Module:
-    """Make the module that computes features of a batch of waveforms.
-
-    Raises:
-        InputError: there is none for these features.
-    """
+    """Make the module that computes features of a batch of waveforms."""
     made: nn.Module = find_class("features/batched", "front_end")(features)
     return made
 
@@ -216,9 +212,6 @@ def several(config: Config, key: str, group: str = "") -> dict[str, "partial[Any
         config: contains the section.
         key: key of the section, a mapping of names to settings.
         group: group of the components; by default `key`.
-
-    Raises:
-        InputError: the section is not such a mapping, or `component` refuses one of the components.
     """
     chosen = config.get(key) or {}
     if not isinstance(chosen, Mapping) or not all(isinstance(settings or {}, Mapping) for settings in chosen.values()):
@@ -247,9 +240,6 @@ def load_token_model(path: str, tokenizer: Tokenizer, setting: str) -> TokenMode
         path: path of a run folder, a bundle, or the model's file in a bundle.
         tokenizer: tokenizer of the recogniser; the language model must have its tokens.
         setting: name of the setting that contains the path, for errors.
-
-    Raises:
-        InputError: the file cannot be read, or the language model has other tokens.
     """
     stored = read_token_model(token_model_file(Path(path)))
     if stored.pieces != list(tokenizer.names):
@@ -286,9 +276,6 @@ def check_components(config: Config) -> None:
     """Check the settings of all components, and their combination, before a training begins.
 
     Nothing is fitted, and the model is built without memory for its weights.
-
-    Raises:
-        InputError: a setting is invalid, or the model is too large for this machine.
     """
     tokenizer, features = build_tokenizer(config), build_features(config)
     decoders_of(config["head"])
@@ -312,9 +299,6 @@ def check_token_model(config: Config) -> None:
     """Check the settings of a language model's training before it begins.
 
     The model is built without memory for its weights.
-
-    Raises:
-        InputError: a setting is invalid.
     """
     with torch.device("meta"):
         build_token_model(config["token_model"], 1)
@@ -364,11 +348,7 @@ def component(group: str, config: Config, where: str = "") -> partial[Any]:
 
 
 def plugins_of(config: Config, groups: Iterable[str]) -> list[str]:
-    """List the plugins whose components the sections of a config name; a config without these sections has none.
-
-    Raises:
-        InputError: a component cannot be found, or a setting is invalid.
-    """
+    """List the plugins whose components the sections of a config name; a config without these sections has none."""
     if len(homes()) == 1:
         return []
     chosen = [component(group, config[group]) for group in groups if isinstance(config.get(group), Mapping)]
@@ -396,11 +376,7 @@ def rules_of(group: str, name: object) -> dict[str, Rule]:
 
 
 def find_class(group: str, name: object) -> Callable[..., Any]:
-    """Return the class of the component <group>/<name>.py of asr or of a plugin.
-
-    Raises:
-        InputError: the component does not exist, or several packages have a component of this name.
-    """
+    """Return the class of the component <group>/<name>.py of asr or of a plugin."""
     dotted = group.replace("/", ".")
     parts = [*group.split("/"), name]
     safe = all(isinstance(part, str) and re.fullmatch(r"[a-z][a-z0-9_]{,99}", part) for part in parts)

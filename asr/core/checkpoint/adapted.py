@@ -43,12 +43,7 @@ def is_adapter(config: Config) -> bool:
 
 
 def check_whole(bundle: Bundle, path: Path) -> Bundle:
-    """Return the bundle if it is a whole model.
-
-    Raises:
-        InputError: the bundle is an adapter. The user must name its base, because paths and addresses in a bundle are
-            never opened or downloaded. If `path` is a run with the merged model, the error recommends that model.
-    """
+    """Return the bundle if it is a whole model."""
     if not is_adapter(bundle.config):
         return bundle
     base = _base(bundle, path)
@@ -66,9 +61,6 @@ def merged(bundle: Bundle, path: Path, base: Bundle, base_path: Path) -> Bundle:
         path: path of the adapter, for errors.
         base: bundle of the base, a whole model.
         base_path: path of the base, for errors.
-
-    Raises:
-        InputError: `bundle` is not an adapter, or `base` is not its base.
     """
     if not is_adapter(bundle.config):
         raise InputError(

@@ -30,11 +30,7 @@ class Address(NamedTuple):
 
 
 def parse(text: str) -> Address:
-    """Parse an address.
-
-    Raises:
-        InputError: the text is not an address.
-    """
+    """Parse an address."""
     match = ADDRESS.fullmatch(text)
     if match is None or ".." in text:
         raise InputError(f"a model's address must be {SCHEME}OWNER/NAME or {SCHEME}OWNER/NAME@REVISION; got {text!r}.")
@@ -42,11 +38,7 @@ def parse(text: str) -> Address:
 
 
 def parse_dataset(text: str) -> tuple[Address, str]:
-    """Parse the address of a data set; return it with the name of the split.
-
-    Raises:
-        InputError: the text is not such an address.
-    """
+    """Parse the address of a data set; return it with the name of the split."""
     whole, _, split = text.removeprefix(DATASETS).partition(":")
     match = ADDRESS.fullmatch(f"{SCHEME}{whole}")
     if not text.startswith(DATASETS) or match is None or ".." in text or not re.fullmatch(r"[\w./-]*", split, re.ASCII):

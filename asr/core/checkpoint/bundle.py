@@ -109,11 +109,7 @@ def is_exported(folder: Path) -> bool:
 
 
 def read_exported(folder: Path) -> Bundle:
-    """Read the folder of an exported model.
-
-    Raises:
-        InputError: for the same reasons as in `read_bundle`.
-    """
+    """Read the folder of an exported model."""
     config = read_config(folder)
     files, card = _read_texts(folder)
     programs = {name: folder / name for name in (*OPENED, *DATA_FILES) if (folder / name).is_file()}
@@ -132,11 +128,7 @@ def _read_texts(folder: Path) -> tuple[dict[str, bytes], str]:
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    """Read only the config of a bundle.
-
-    Raises:
-        InputError: for the same reasons as in `read_bundle`.
-    """
+    """Read only the config of a bundle."""
     _check_files(folder)
     try:
         config = parse_json((folder / CONFIG).read_bytes(), CONFIG)
@@ -202,11 +194,7 @@ def _check_files(folder: Path) -> None:
 
 
 def check_replaceable(folder: Path, bundle: Bundle, instead_of: Bundle | None = None) -> None:
-    """Check in advance whether `replace_bundle` with these arguments can succeed.
-
-    Raises:
-        InputError: for the same reasons as in `replace_bundle`.
-    """
+    """Check in advance whether `replace_bundle` with these arguments can succeed."""
     check_attachable(bundle.config)
     check_replaceable_folder(folder, bundle.names | (instead_of.names if instead_of else set()), OF_A_BUNDLE)
 
@@ -234,10 +222,6 @@ def replace_bundle(folder: Path, bundle: Bundle, instead_of: Bundle | None = Non
         bundle: bundle to write.
         instead_of: the folder's present bundle, whose files may be removed; None: only files with the names in `bundle`
             may be removed.
-
-    Raises:
-        InputError: the folder contains other files or is not writable, or an n-gram model in the bundle is not in ARPA
-            format.
     """
     check_attachable(bundle.config)
     names = bundle.names | (instead_of.names if instead_of else set())

@@ -14,11 +14,7 @@ logger = logging.getLogger(__name__)
 
 
 def of_today(config: dict[str, Any], where: object) -> dict[str, Any]:
-    """Check the format number of a config, and remove it; `lm_rescoring` is replaced by its search.
-
-    Raises:
-        InputError: the format number is invalid, or this version does not read the format.
-    """
+    """Check the format number of a config, and remove it; `lm_rescoring` is replaced by its search."""
     number = config.get(KEY, 0)
     if type(number) is not int or number != FORMAT:
         must = f"{where}: the format of a model must be {FORMAT}; got {shown(number)}"

@@ -26,11 +26,7 @@ LANGUAGE_MODEL_KEYS = ("normalizer", "tokenizer", "token_model")  # keys of the 
 
 
 def checked_language_model(config: Any, where: Path) -> dict[str, Any]:
-    """Check that a config has a language model's keys and the current format; remove the format number.
-
-    Raises:
-        InputError: keys are missing, the format is another, or the command has not named a plugin of the model.
-    """
+    """Check that a config has a language model's keys and the current format; remove the format number."""
     if not isinstance(config, dict) or not all(key in config for key in LANGUAGE_MODEL_KEYS):
         must = f"{where}: a language model's config must have the keys {', '.join(LANGUAGE_MODEL_KEYS)}"
         raise InputError(f"{must}. Give a checkpoint of asr.train_lm.")
@@ -42,9 +38,6 @@ def write_language_model(folder: Path, checkpoints: Sequence[Path], card: str) -
 
     The bundle contains weights.safetensors, which is sufficient for decoding (`asr.base.language_model.stored`),
     config.json, the tokenizer's files and README.md.
-
-    Raises:
-        InputError: a checkpoint is unreadable, or `replace_folder` fails.
     """
     bundles = [checkpoint_bundle(checkpoint, checked_language_model) for checkpoint in checkpoints]
     check_same_weights(checkpoints, bundles)

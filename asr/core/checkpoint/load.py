@@ -100,11 +100,7 @@ def read_model(path: Path, base: Path | None = None) -> Bundle:
 
 
 def check_recognises(bundle: Bundle, path: Path) -> Bundle:
-    """Return the bundle if it is a recogniser.
-
-    Raises:
-        InputError: it is an encoder without a head.
-    """
+    """Return the bundle if it is a recogniser."""
     if is_encoder(bundle.config):
         must = f"{path}: a model must recognise speech; this is an encoder without a head"
         raise InputError(f"{must}. Train a recogniser from it: python -m asr.train init.from={path}")
@@ -112,20 +108,12 @@ def check_recognises(bundle: Bundle, path: Path) -> Bundle:
 
 
 def read_initial(path: Path) -> Bundle:
-    """Read a model from which a training starts: a recogniser, or an encoder without a head.
-
-    Raises:
-        InputError: the model does not exist or is damaged, or it is an adapter.
-    """
+    """Read a model from which a training starts: a recogniser, or an encoder without a head."""
     return check_whole(_read_stored(path), path)
 
 
 def stored_at(path: Path) -> Path:
-    """Return the file or folder that contains a model: the checkpoint, or the bundle's folder.
-
-    Raises:
-        InputError: there is no model at the path.
-    """
+    """Return the file or folder that contains a model: the checkpoint, or the bundle's folder."""
     return path if path.suffix == ".ckpt" else bundle_folder(path)
 
 
@@ -267,10 +255,6 @@ def write_bundle(
         decode: settings of the decoder; files that they name are copied to the bundle. None: the checkpoint's settings,
             without files.
         start: the initial model, which is averaged with the checkpoints; None: only checkpoints are averaged.
-
-    Raises:
-        InputError: a checkpoint or `start` is unreadable or differs from the first checkpoint in weights or tokens, or
-            `replace_bundle` fails.
     """
     bundles = [checkpoint_bundle(checkpoint) for checkpoint in checkpoints]
     check_same_weights(checkpoints, bundles)
@@ -361,11 +345,7 @@ def bundle_folder(path: Path) -> Path:
 
 
 def read_checkpoint(path: Path) -> dict[str, Any]:
-    """Read a Lightning checkpoint, which may contain only plain types and tensors; tensors are memory-mapped.
-
-    Raises:
-        InputError: the file is absent or damaged, or contains types that could run code.
-    """
+    """Read a Lightning checkpoint, which may contain only plain types and tensors; tensors are memory-mapped."""
     try:
         checkpoint = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
     except FileNotFoundError:
@@ -382,9 +362,6 @@ def checkpoint_bundle(path: Path, check: Callable[[Any, Path], dict[str, Any]] =
     Args:
         path: path of the checkpoint.
         check: returns the config in the current format, or raises InputError for another kind of model.
-
-    Raises:
-        InputError: the checkpoint is unreadable or not from `asr.train`, or has a file with an invalid name.
     """
     checkpoint = read_checkpoint(path)
     extra = checkpoint.get(CHECKPOINT_KEY)

@@ -68,9 +68,6 @@ def newest_intact(folder: Path) -> tuple[SavedCheckpoint | None, dict[Path, str]
     Returns:
         The checkpoint (None: the folder has no checkpoints), and a description of the damage of each newer checkpoint,
         by its path.
-
-    Raises:
-        InputError: all checkpoints are damaged.
     """
     damaged: dict[Path, str] = {}
     for checkpoint in reversed(kept_checkpoints(folder)):
@@ -112,9 +109,6 @@ def select(selection: str, checkpoints: Sequence[SavedCheckpoint], keep: int) ->
         selection: one of `SELECTIONS`.
         checkpoints: checkpoints of the run, oldest first.
         keep: maximum number of checkpoints to average.
-
-    Raises:
-        InputError: there are no checkpoints.
     """
     if not checkpoints:
         raise InputError("a run must have an intact checkpoint after at least one step; got none.")

@@ -43,11 +43,7 @@ def add_captions(parser: argparse.ArgumentParser) -> None:
 
 
 def check_captions(options: argparse.Namespace) -> None:
-    """Check the combination of the options of live captions.
-
-    Raises:
-        InputError: options exclude each other.
-    """
+    """Check the combination of the options of live captions."""
     given = [name for name in (*STREAM_SECONDS, "rate") if getattr(options, name) is not None]
     if not options.stream:
         if given or STDIN in options.paths:
@@ -128,11 +124,7 @@ class Lines:
 
 
 def raw_samples(file: BinaryIO) -> "Iterator[Tensor]":
-    """Yield the samples of raw 16-bit PCM as they arrive, (S,) in [-1, 1].
-
-    Raises:
-        InputError: standard input is a terminal, or a file with a header.
-    """
+    """Yield the samples of raw 16-bit PCM as they arrive, (S,) in [-1, 1]."""
     import torch
 
     must = "standard input must be raw mono 16-bit PCM, such as from arecord -t raw -f S16_LE -r 16000"

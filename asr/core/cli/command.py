@@ -259,11 +259,7 @@ def audio_progress(
 
 
 def check_language(language: str | None) -> None:
-    """Check that a language is a code of ISO 639.
-
-    Raises:
-        InputError: the code is not two or three lower-case letters.
-    """
+    """Check that a language is a code of ISO 639."""
     if language is not None and not re.fullmatch("[a-z]{2,3}", language):
         raise InputError(f"--language must be two or three lower-case letters, such as en; got {language!r}.")
 

@@ -38,11 +38,7 @@ def add_conditions(parser: argparse.ArgumentParser) -> None:
 
 
 def conditions(options: argparse.Namespace, sample_rate: int) -> "list[Condition]":
-    """Make the conditions that the options describe; [] if none of the options is given.
-
-    Raises:
-        InputError: an option is invalid, or its files cannot be read.
-    """
+    """Make the conditions that the options describe; [] if none of the options is given."""
     from asr.core.data.recordings import RecordingList
     from asr.core.evaluation.conditions import in_noise, in_rooms, in_simulated_rooms
 
@@ -65,11 +61,7 @@ def conditions(options: argparse.Namespace, sample_rate: int) -> "list[Condition
 
 
 def check_conditions(options: argparse.Namespace) -> None:
-    """Check the options before the model is loaded.
-
-    Raises:
-        InputError: an option is invalid or needs another option.
-    """
+    """Check the options before the model is loaded."""
     if options.snr is not None and options.noise is None:
         raise InputError("--snr needs --noise; add --noise PATH, a folder of noise.")
     for snr_db in options.snr or ():

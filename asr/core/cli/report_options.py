@@ -30,9 +30,6 @@ def audio_budget(options: argparse.Namespace, inputs: Iterable[str | Path]) -> f
     Args:
         options: options of the command.
         inputs: the command's inputs and its other outputs.
-
-    Raises:
-        InputError: the report's path is not writable, or the limit is not a number of megabytes.
     """
     megabytes = MEGABYTES if options.report_audio is None else options.report_audio
     if not (math.isfinite(megabytes) and megabytes >= 0):

@@ -151,9 +151,6 @@ class BatchOrder:
             changes its batch-mates between epochs. The maximum is smaller if there are few batches (`MAX_JITTER`).
         sorted_epochs: number of initial epochs whose steps are sorted from short to long utterances, because CTC then
             converges sooner (SortaGrad: Amodei et al. 2015, arXiv:1512.02595, section 3.2).
-
-    Raises:
-        InputError: a value is negative.
     """
 
     jitter: Annotated[float, number(0)]
@@ -286,10 +283,6 @@ def plan_training(
         world_size: number of ranks.
         part: number of times that the epoch has been planned again because the number of ranks changed.
         texts: texts of the utterances; None: texts do not influence the size of a batch.
-
-    Raises:
-        InputError: there are fewer utterances than ranks, or the number of batches cannot be made a multiple of the
-            number of ranks by halving batches.
     """
     if len(durations) < world_size:
         raise InputError(f"each rank must have an utterance; got {len(durations)} utterances for {world_size} ranks.")

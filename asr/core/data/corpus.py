@@ -135,11 +135,7 @@ def read_corpus(
 
 
 def prepare_if_absent(settings: CorpusSettings) -> None:
-    """If a manifest is absent, run the module that prepares the corpus, in a separate process.
-
-    Raises:
-        InputError: the corpus is absent and cannot be prepared on this machine; the message says what to do.
-    """
+    """If a manifest is absent, run the module that prepares the corpus, in a separate process."""
     manifests = [path for split in ("train", "valid", *TESTS) for path in settings.manifests(split)]
     absent = [path for path in manifests if not is_url(path) and not os.path.isfile(path)]
     if not absent:

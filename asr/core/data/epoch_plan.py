@@ -127,9 +127,6 @@ def plan_current_part(number: int, position: Position, plan: Callable[[Tensor | 
         position: a position in the epoch.
         plan: makes the plan of a part from the indices of the unused occurrences (a slice if all are unused), the
             number of ranks, and the number of the part. `order` in this plan contains indices into the first argument.
-
-    Raises:
-        InputError: the position does not fit this training set, or there are fewer unused utterances than ranks.
     """
     left: Tensor | None = None  # indices of unused occurrences; None: all are unused
     for part, share in enumerate(position.shares):

@@ -177,11 +177,7 @@ def write_index(
 
 
 def open_index(path: Path) -> Index:
-    """Map an index into memory.
-
-    Raises:
-        InputError: the file is not an intact index of this format.
-    """
+    """Map an index into memory."""
     try:
         reader = pa.ipc.open_file(pa.memory_map(str(path)))
         metadata = reader.schema.metadata or {}

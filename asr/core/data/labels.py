@@ -49,11 +49,7 @@ class Labels:
         return max(self._ids[name].values(), default=UNKNOWN_ID)
 
     def fit(self, utterances: Utterances) -> None:
-        """Take the values from training utterances, in alphabetical order.
-
-        Raises:
-            InputError: no utterance has the label.
-        """
+        """Take the values from training utterances, in alphabetical order."""
         for name in self._ids:
             values = sorted({value for value in utterances.label(name) if value is not None})
             if not values:
@@ -92,11 +88,7 @@ class Labels:
         }
 
     def check(self, name: str, value: str, option: str) -> None:
-        """Check that the model knows a value of a label; `option` is the user's name for the value.
-
-        Raises:
-            InputError: the model does not read the label, or does not know the value.
-        """
+        """Check that the model knows a value of a label; `option` is the user's name for the value."""
         if name not in self._ids:
             must = f"{option} needs a model with a prompt for the label {name}; this model has none"
             raise InputError(f"{must}. Leave out {option}.")

@@ -68,10 +68,6 @@ def read_manifest(path: str | Path, labels: Sequence[str] = ()) -> list[Utteranc
 
     The id of a line without `id` is its `audio_filepath` (and `offset`) as written. Other keys than those in `labels`
     are ignored.
-
-    Raises:
-        InputError: a line is not an utterance, an id occurs twice, or the manifest is empty; the message names file
-            and line.
     """
     utterances, problems = read_good_lines(path, labels=labels)
     if problems:
@@ -291,11 +287,7 @@ def _lines(phrases: list[Any], where: str) -> str:
 
 
 def check_unicode(text: str, where: str) -> None:
-    """Check that a text can be encoded to bytes.
-
-    Raises:
-        InputError: the text contains a lone surrogate.
-    """
+    """Check that a text can be encoded to bytes."""
     if re.search("[\ud800-\udc7f\udd00-\udfff]", text):  # \udc80 to \udcff stand for bytes that are not UTF-8
         raise InputError(f"{where} must be Unicode text; it has a lone surrogate: {shown(text)}.")
 

@@ -29,11 +29,7 @@ class RecordingList:
 
     @cached_property
     def utterances(self) -> list[Utterance]:
-        """The recordings, without texts. Only the headers of audio files are read.
-
-        Raises:
-            InputError: the folder or manifest does not exist or is invalid.
-        """
+        """The recordings, without texts. Only the headers of audio files are read."""
         try:
             if file_name(self.path).endswith(MANIFEST_SUFFIXES):
                 utterances, problems = read_good_lines(self.path, required=("audio_filepath", "duration"))

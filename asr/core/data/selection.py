@@ -29,9 +29,6 @@ class SelectionBounds:
         min_seconds: minimum duration.
         max_seconds: maximum duration.
         max_train_utterances: maximum number of utterances; later utterances are dropped. None: no limit.
-
-    Raises:
-        InputError: a limit is invalid.
     """
 
     min_seconds: Annotated[float, number(0)]
@@ -131,9 +128,6 @@ def check_dropped(dropped: Mapping[str, Utterances], num_given: int, max_fractio
         dropped: dropped utterances, by the reason.
         num_given: number of all utterances.
         max_fraction: `data.max_dropped_fraction`.
-
-    Raises:
-        InputError: the fraction is above the limit; the message says what to change.
     """
     number = len(dropped.get(TEXT_TOO_LONG, ()))
     if number > max_fraction * num_given:

@@ -15,11 +15,7 @@ _LINES = 1000  # number of lines between two calls of `on_progress`
 
 
 def text_lines(path: str, on_progress: Callable[[int], object]) -> Iterator[tuple[int, str]]:
-    """Yield the number and the text of each line of a file, or of each utterance of a manifest.
-
-    Raises:
-        InputError: the file is unreadable or is not text.
-    """
+    """Yield the number and the text of each line of a file, or of each utterance of a manifest."""
     if path.endswith(MANIFEST):
         yield from enumerate((utterance.text for utterance in read_manifest(path)), start=1)
         return

@@ -143,9 +143,6 @@ def read_sentences(
     """Read texts, and normalise and tokenise them; log the lines that are left out.
 
     `setting` is the name of the setting that gives the paths, for messages.
-
-    Raises:
-        InputError: a file is unreadable, or no text is left.
     """
     tokens, ends, words, unspelled, empty = array("i"), [0], [], [], 0
     for path in paths:
@@ -177,9 +174,6 @@ class TextSet:
         sentences: all sentences; sentences with more than `batch_tokens` tokens are dropped.
         settings: bounds and order of the batches.
         seed: seed of the plans.
-
-    Raises:
-        InputError: no sentence is left.
     """
 
     def __init__(self, sentences: Sentences, settings: TextSettings, seed: int) -> None:
@@ -197,11 +191,7 @@ class TextSet:
         return len(self.sentences)
 
     def epoch(self, position: Position) -> EpochPlan:
-        """Plan the part of an epoch that contains `position`; the plan begins with the first batch of that part.
-
-        Raises:
-            InputError: the position does not fit this set, or there are fewer unused sentences than ranks.
-        """
+        """Plan the part of an epoch that contains `position`; the plan begins with the first batch of that part."""
 
         def plan_part(left: Tensor | slice, world_size: int, part: int) -> Plan:
             lengths, epoch = self._lengths[left], position.epoch

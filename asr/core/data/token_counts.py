@@ -56,9 +56,6 @@ def count_tokens(utterances: Utterances, reference: Reference, split: str = "tra
         utterances: utterances with normalised texts.
         reference: converts a text to tokens.
         split: name of the utterances, for errors.
-
-    Raises:
-        InputError: the tokenizer cannot encode a text; the message names split and characters.
     """
     with _all_missing(utterances, reference, split):
         return _split(_encoded(utterances, reference, split))

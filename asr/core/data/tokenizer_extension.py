@@ -59,9 +59,6 @@ def checked_pieces(given: Sequence[str], tokenizer: Tokenizer, setting: str) -> 
         given: the pieces.
         tokenizer: the tokenizer to which they are appended.
         setting: name of the setting that contains the pieces, for errors.
-
-    Raises:
-        InputError: a piece is empty, too long, has a space, is repeated, or has no character that the tokenizer lacks.
     """
     pieces = [f" {piece[1:]}" if piece.startswith(WORD_START) else piece for piece in given]
     for piece, name in zip(given, pieces, strict=True):

@@ -66,11 +66,7 @@ class DrawnMasks:
 
 
 def without_features(augmentation: Augmentation, dim: int) -> Augmentation:
-    """Return a copy of an augmentation that draws the masks of features without applying them.
-
-    Raises:
-        InputError: an augmentation of features is not a mask.
-    """
+    """Return a copy of an augmentation that draws the masks of features without applying them."""
     drawn: list[Any] = []
     for augment in augmentation.features:
         if augment.masks is None:

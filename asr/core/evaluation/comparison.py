@@ -33,9 +33,6 @@ def compare(a: Sequence[Scored], b: Sequence[Scored]) -> dict[str, Any]:
         `utterance_wins` and `speaker_wins`: the numbers of utterances and of speakers with fewer errors
         in `a`, with fewer errors in `b`, and with equal errors (`tie`). `speakers`: the errors of each speaker.
         `changed`: the utterances with different numbers of errors, largest difference first.
-
-    Raises:
-        InputError: the utterances or their references differ.
     """
     pairs = match(a, b)
     results_a, results_b = [result for result, _ in pairs], [result for _, result in pairs]

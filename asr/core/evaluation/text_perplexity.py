@@ -103,9 +103,6 @@ def ngram_log_probs(model: NgramModel, pieces: Sequence[str], sentences: Sentenc
         model: made by `asr.ngram --tokens`.
         pieces: the text of each token.
         sentences: token ids of each sentence.
-
-    Raises:
-        InputError: the model is over words or other tokens.
     """
     names = [piece.replace(" ", SPACE) for piece in pieces]
     if len(model.words & set(names)) < len(model.words) / 2:

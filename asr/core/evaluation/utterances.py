@@ -107,11 +107,7 @@ def score(
 
 
 def read_scored(path: str | Path) -> list[Scored]:
-    """Read NAME.utterances.jsonl, as `asr.evaluate --output-dir` writes it, and count the errors again.
-
-    Raises:
-        InputError: a line is not a scored utterance, an id is repeated, or the file is empty.
-    """
+    """Read NAME.utterances.jsonl, as `asr.evaluate --output-dir` writes it, and count the errors again."""
     path = plain(path)
     _check_readable(path)
     scored: dict[tuple[str, str], Scored] = {}

@@ -81,11 +81,7 @@ def path_of(model: str | Path) -> Path:
 
 
 def download(text: str) -> Download:
-    """Download a model by its address, unless it is stored already.
-
-    Raises:
-        InputError: as for `path_of`.
-    """
+    """Download a model by its address, unless it is stored already."""
     address = parse(text)
     folder = _fetched(text, address, RepositoryKind("model", "model", "asr", _chosen))
     card = (folder / CARD).read_text(encoding="utf-8", errors="replace") if (folder / CARD).is_file() else ""

@@ -249,11 +249,7 @@ class BestRQ(WithoutTexts):
         self._mask_probability, self._mask_seconds, self._noise = mask_probability, mask_seconds, noise
 
     def check(self, components: Mapping[str, Any]) -> None:
-        """Check the settings of all components before a training begins.
-
-        Raises:
-            InputError: a setting is invalid, the features are not normalised, or an augmentation masks features.
-        """
+        """Check the settings of all components before a training begins."""
         super().check(components)
         if components["features"]["normalize"]["name"] == "none":
             must = "features must be normalised with objective=best_rq, or most frames would have the same code"

@@ -198,12 +198,7 @@ class LanguageModel:
     def prepare(
         self, settings: LanguageModelSettings, rank: int, world_size: int, find_batch_seconds: Any
     ) -> PreparedText:
-        """Open the run folder and read the texts.
-
-        Raises:
-            InputError: the recogniser, the texts or the folder cannot be used, or an earlier run in the folder has
-                other settings.
-        """
+        """Open the run folder and read the texts."""
         run_dir, first = Path(settings.run_dir), rank == 0
         recognizer = read_model(path_of(settings.recognizer))
         tokenizer = build_tokenizer(recognizer.config)

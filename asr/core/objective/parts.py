@@ -203,11 +203,7 @@ class Objective(Protocol):
     optional: ClassVar[Sequence[str]]
 
     def check(self, components: Mapping[str, Any]) -> None:
-        """Check the settings of all components, and their combination, before a training begins.
-
-        Raises:
-            InputError: a setting is invalid.
-        """
+        """Check the settings of all components, and their combination, before a training begins."""
 
     def prepare(self, settings: Any, rank: int, world_size: int, find_batch_seconds: Any) -> Any:
         """Open the run folder, read the data, and fit what is fitted; return a `PreparedRun`.
@@ -219,9 +215,6 @@ class Objective(Protocol):
             rank: rank of this process.
             world_size: number of processes.
             find_batch_seconds: finds a number for `data.batch_seconds=auto` of a recogniser (`FindBatchSeconds`).
-
-        Raises:
-            InputError: the data, the settings or the folder cannot be used.
         """
 
     def build(self, prepared: Any) -> tuple[Trainable, Any]:

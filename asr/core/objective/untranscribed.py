@@ -41,11 +41,7 @@ class WithoutTexts:
     optional: ClassVar[Sequence[str]] = ("augment",)
 
     def check(self, components: Mapping[str, Any]) -> None:
-        """Check the settings of all components before a training begins.
-
-        Raises:
-            InputError: a setting is invalid.
-        """
+        """Check the settings of all components before a training begins."""
         features = build.build_features(components)
         with torch.device("meta"):
             build.component("encoder", components["encoder"])(features.dim)
@@ -54,12 +50,7 @@ class WithoutTexts:
         build.component("optimizer", components["optimizer"])
 
     def prepare(self, settings: RunSettings, rank: int, world_size: int, find_batch_seconds: Any) -> PreparedSpeech:
-        """Open the run folder, read the corpus, whose texts may be absent, and fit the features.
-
-        Raises:
-            InputError: the corpus or the folder cannot be used, an earlier run in the folder has other settings, or
-                `data.batch_seconds` is auto.
-        """
+        """Open the run folder, read the corpus, whose texts may be absent, and fit the features."""
         configure(settings.data.storage)
         components = settings.components
         if settings.data.plan.batches.is_auto:

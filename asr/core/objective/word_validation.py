@@ -90,11 +90,7 @@ class RecognitionValidation:
         self._frames += int(lengths.sum())
 
     def metrics(self, processes: Processes) -> dict[str, float]:
-        """Return WER, losses and blank ratio: sums over all processes, divided once. Write the samples.
-
-        Raises:
-            InputError: all utterances were unreadable, or a plugin's metric failed; other processes exit.
-        """
+        """Return WER, losses and blank ratio: sums over all processes, divided once. Write the samples."""
         own = [*self._counts.as_tuple(), self._loss, self._tokens, self._blanks, self._frames, len(self._rejected)]
         sums = torch.tensor(own, dtype=exact(processes.device), device=processes.device)
         of_all = processes.add_up(sums).tolist()

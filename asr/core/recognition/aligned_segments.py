@@ -98,9 +98,6 @@ def aligned_reference(recognizer: Recognizer, utterance: Utterance, log_probs: T
         recognizer: provides normaliser, tokenizer and frame duration.
         utterance: utterance with its text as written.
         log_probs: log_probs of the utterance, (T', V).
-
-    Raises:
-        InputError: the text has no word, or is too long for its audio.
     """
     text = recognizer.model.normalize(utterance.text)
     tokens = recognizer.model.tokenizer.encode(text)

@@ -32,11 +32,7 @@ class ChunkBounds(NamedTuple):
         return ChunkBounds(max_seconds, min(self.context_seconds, max_seconds / 4))
 
     def samples(self, sample_rate: int, frame_samples: int) -> tuple[int, int]:
-        """Return the lengths of chunk and context in samples, rounded to encoder frames of `frame_samples` samples.
-
-        Raises:
-            InputError: a chunk is not longer than its two contexts.
-        """
+        """Return the lengths of chunk and context in samples, rounded to encoder frames of `frame_samples` samples."""
         chunk = max(1, round(self.chunk_seconds * sample_rate / frame_samples))
         context = round(self.context_seconds * sample_rate / frame_samples)
         if context < 0 or chunk <= 2 * context:

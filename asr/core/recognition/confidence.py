@@ -56,11 +56,7 @@ UNCALIBRATED = Calibration()
 
 
 def load_calibration(files: dict[str, bytes]) -> Calibration:
-    """Load the file of a calibration; if it is absent, confidences are not calibrated.
-
-    Raises:
-        InputError: the file is damaged.
-    """
+    """Load the file of a calibration; if it is absent, confidences are not calibrated."""
     if FILE not in files:
         return UNCALIBRATED
     try:

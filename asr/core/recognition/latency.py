@@ -27,9 +27,6 @@ def set_latency(model: Model, seconds: float, name: str = "latency") -> int:
         model: a model with a list of latencies.
         seconds: one of its latencies.
         name: name of the value, for errors.
-
-    Raises:
-        InputError: the model does not have this latency.
     """
     encoder = model.encoder.streaming
     if encoder is None or not encoder.chunk_choices:

@@ -36,10 +36,6 @@ def locked(head: Head, tokenizer: Tokenizer, characters: str) -> Head:
         head: any head; it is not changed.
         tokenizer: its pieces are the texts of the tokens.
         characters: name of the language or of the script, as for `asr.base.text.alphabets.find_alphabet`.
-
-    Raises:
-        InputError: there is no such language or script, or the remaining tokens write fewer than half of the letters in
-            `Alphabet.base`.
     """
     alphabet = find_alphabet(characters)
     allowed = allowed_tokens(tokenizer, alphabet)

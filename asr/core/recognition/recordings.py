@@ -39,9 +39,6 @@ def as_utterances(
 
     Returns:
         The utterances, and the resampled waveforms, float32 on the CPU, by utterance id.
-
-    Raises:
-        InputError: a recording cannot be used; the message names the first such recording.
     """
     if given_rate is not None:
         SAMPLE_RATE.check("sample_rate", given_rate)
@@ -73,9 +70,6 @@ def as_waveform(samples: object, must: str) -> Tensor:
 
     Returns:
         (S,) on the CPU; an array becomes float32, a tensor keeps its dtype.
-
-    Raises:
-        InputError: the samples have another shape or dtype, are larger than `MAX_SAMPLE`, or are NaN.
     """
     if not isinstance(samples, Tensor | np.ndarray):
         raise InputError(f"{must}; got {shown(samples)}, a {type(samples).__name__}.")

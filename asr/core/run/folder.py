@@ -73,11 +73,7 @@ class RunLog(logging.Handler):
 
 
 def open_run_dir(run_dir: Path) -> None:
-    """Create or reopen the run folder; open and lock its log.
-
-    Raises:
-        InputError: the folder is not writable, another run uses it, or its bundle was tuned.
-    """
+    """Create or reopen the run folder; open and lock its log."""
     if (run_dir / BUNDLE / CALIBRATION).exists():  # checked before training, not only when the bundle is written
         must = f"run_dir={run_dir} must not contain a bundle that asr.tune has tuned, because training would replace it"
         raise InputError(f"{must}. Move {run_dir / BUNDLE} elsewhere, or remove it, and tune the new bundle.")
@@ -138,11 +134,7 @@ def read_config(run_dir: Path) -> dict[str, Any]:
 
 
 def begin_anew(run_dir: Path) -> None:
-    """Remove the files of an earlier run that was stopped before its first checkpoint.
-
-    Raises:
-        InputError: the folder has a bundle.
-    """
+    """Remove the files of an earlier run that was stopped before its first checkpoint."""
     if (run_dir / BUNDLE).is_dir():
         must = f"run_dir={run_dir} must be new or have checkpoints to resume from; it has a bundle but no checkpoint"
         raise InputError(f"{must}. Give another run_dir, or remove {run_dir}.")
@@ -205,9 +197,6 @@ def load_or_fit(
         parts: parts, by the section of their component.
         keep: whether to store the files in the run folder.
         start: the initial model; None: random weights.
-
-    Raises:
-        InputError: the run folder has the files of other components.
     """
     run_dir = Path(settings.run_dir)
     files = load_fitted(run_dir)

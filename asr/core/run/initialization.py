@@ -47,9 +47,6 @@ def with_parts(settings: RunSettings, overrides: Sequence[str]) -> RunSettings:
     Args:
         settings: settings of a run.
         overrides: overrides on the command line, such as `encoder=transformer`, `encoder.dropout=0.1`.
-
-    Raises:
-        InputError: the model does not exist.
     """
     source = settings.init.source
     if source is None:
@@ -129,9 +126,6 @@ class Initialization:
             tokenizer: the run's tokenizer, not fitted.
             settings: settings of the run.
             texts: training texts.
-
-        Raises:
-            InputError: the run has another tokenizer than the model, or the pieces cannot be appended.
         """
         setting, extension = "init.extend_tokenizer", settings.init.extend_tokenizer
         learnt = self.learnt(settings.components, "tokenizer")
@@ -153,11 +147,7 @@ class Initialization:
         return not is_encoder(self.bundle.config)
 
     def load_encoder(self, model: nn.Module) -> None:
-        """Load the weights of the encoder, and no others, into a new model; log the numbers of tensors as `load` does.
-
-        Raises:
-            InputError: a tensor's shape in this run differs from its shape in the initial model.
-        """
+        """Load the weights of the encoder alone into a new model; log the numbers of tensors as `load` does."""
         if "encoder" not in self.parts:
             must = f"init.parts must have encoder with {self.source}, because no other part of it is loaded"
             raise InputError(f"{must}; got {', '.join(self.parts)}.")
@@ -170,11 +160,7 @@ class Initialization:
         self._log_tensors(state, taken, weights)
 
     def load(self, model: "Model") -> None:
-        """Load the weights into a new recogniser; log the numbers of loaded, fresh and unused tensors.
-
-        Raises:
-            InputError: a tensor's shape in this run differs from its shape in the initial model.
-        """
+        """Load the weights into a new recogniser; log the numbers of loaded, fresh and unused tensors."""
         if not self.recognises:
             self.load_encoder(model)
             return

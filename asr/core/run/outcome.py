@@ -105,11 +105,7 @@ def warn_of_chance(checkpoints: Sequence[SavedCheckpoint], selection: str, num_w
 
 
 def check_learnt(results: Mapping[str, Evaluation], max_wer: float) -> None:
-    """Check that the model has memorised the training utterances.
-
-    Raises:
-        InputError: the WER is above the limit; the message lists possible causes.
-    """
+    """Check that the model has memorised the training utterances."""
     counts = total(evaluation.counts for evaluation in results.values())
     errors = f"{counts.errors} errors of {counts.reference_length} words"
     if not counts.rate <= max_wer:

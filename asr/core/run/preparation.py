@@ -114,9 +114,6 @@ class Prepared(PreparedSpeech):
 
         Returns:
             Names of the tensors that a checkpoint contains; None: all.
-
-        Raises:
-            InputError: the weights do not fit the new model, or an adapter has no trained head beneath it.
         """
         if self.start is not None and not self.start.recognises and ADAPTER in self.state.settings:
             must = f"adapter must be null with {self.start.source}, an encoder without a head"
@@ -167,9 +164,6 @@ def training_counts(settings: RunSettings, corpus: Corpus, model: "Model") -> To
     """Count the tokens of the training texts, or read stored counts; check that the tokenizer covers all texts.
 
     A tokenizer that changes texts is reported as a warning.
-
-    Raises:
-        InputError: the tokenizer cannot encode a text; the message names split, utterance and character.
     """
     files = fitted_files(model.tokenizer, model.features)  # labels do not change the tokens
     learnt = {name: hashlib.sha256(content).hexdigest() for name, content in sorted(files.items())}
@@ -205,9 +199,6 @@ class OpenedRun:
         Args:
             files: files of fitted components, by name.
             augmentation: augmentation of the training utterances.
-
-        Raises:
-            InputError: an earlier run in the folder has other settings or data.
         """
         settings, corpus, start = self.settings, self.corpus, self.start
         cache = IndexCache(settings.data.index_dir)
@@ -234,9 +225,6 @@ def open_run(
         rank, world_size: rank of this process, and number of processes.
         normalize: the text normaliser.
         required: keys that the lines of training and validation manifests must have; an absent `text` is empty.
-
-    Raises:
-        InputError: the corpus or the folder cannot be used.
     """
     run_dir, first = Path(settings.run_dir), rank == 0
     if first:
@@ -265,9 +253,6 @@ def prepare(
         rank: rank of this process.
         world_size: number of processes.
         find_batch_seconds: finds this number in the first process of a new run; None: `auto` is refused.
-
-    Raises:
-        InputError: the corpus or the folder cannot be used, or an earlier run in the folder has other settings.
     """
     components = settings.components
     check_attachable(components)  # checked before training: some kinds of language model cannot be in a bundle
@@ -326,9 +311,6 @@ def check_base(model: nn.Module, own: frozenset[str], base: Mapping[str, Tensor]
         own: names from `own_tensors`.
         base: weights of the base.
         source: name of the base as given by the user.
-
-    Raises:
-        InputError: a tensor differs, because a part of the base was replaced.
     """
     state = model.state_dict()
     for name, tensor in state.items():

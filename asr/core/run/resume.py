@@ -90,11 +90,7 @@ class Resume:
 
 
 def find_resume(checkpoints: Path) -> Resume | None:
-    """Find the newest intact checkpoint in a folder; None in a new run.
-
-    Raises:
-        InputError: all checkpoints are damaged, or this version of asr cannot resume from the newest intact one.
-    """
+    """Find the newest intact checkpoint in a folder; None in a new run."""
     checkpoint, damaged = newest_intact(checkpoints)
     if checkpoint is None:
         return None
@@ -175,9 +171,6 @@ def check_allowed(changed: Mapping[str, str], run_dir: Path, allow: Sequence[str
         changed: from `changes`.
         run_dir: the run folder.
         allow: `resume.allow`: entries of `ALLOWED` or settings under them.
-
-    Raises:
-        InputError: other settings have changed; the message names each of them.
     """
     for name in allow:
         if not _under(name, ALLOWED):

@@ -111,9 +111,6 @@ def enter_run(
         changed: differences between `compared` and the checkpoint's values.
         rank: rank of this process.
         world_size: number of processes.
-
-    Raises:
-        InputError: `changed` contains settings that `resume.allow` does not list.
     """
     run_dir, first = Path(settings.run_dir), rank == 0
     if first:

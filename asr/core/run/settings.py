@@ -332,22 +332,14 @@ class RunSettings(TrainingSettings):
 
 
 def sections_of(components: Mapping[str, Any]) -> tuple[list[str], list[str]]:
-    """Return the sections that the objective of these components needs, and those that it may have.
-
-    Raises:
-        InputError: there is no such objective.
-    """
+    """Return the sections that the objective of these components needs, and those that it may have."""
     chosen = components.get("objective")
     objective: Any = find_class("objective", chosen.get("name") if isinstance(chosen, Mapping) else chosen)
     return [*OF_EVERY_OBJECTIVE, *objective.sections], [*OPTIONAL, *objective.optional]
 
 
 def check_sections(components: Mapping[str, Any]) -> None:
-    """Check that a config has the sections that its objective needs, and no unknown ones.
-
-    Raises:
-        InputError: a section is missing or unknown.
-    """
+    """Check that a config has the sections that its objective needs, and no unknown ones."""
     required, optional = sections_of(components)
     missing = [name for name in required if name not in components]
     unknown = [str(name) for name in components if name not in (*required, *optional)]
@@ -362,9 +354,6 @@ def without_unused(resolved: Mapping[str, Any], overrides: Sequence[str]) -> dic
     Args:
         resolved: the config of asr.train.
         overrides: overrides on the command line.
-
-    Raises:
-        InputError: an override chooses or changes such a section, or the objective does not train on speech.
     """
     recognition: Any = find_class("objective", "recognition")
     required, optional = sections_of(resolved)
@@ -383,10 +372,5 @@ def without_unused(resolved: Mapping[str, Any], overrides: Sequence[str]) -> dic
 
 
 def read_run_settings(resolved: Mapping[str, Any]) -> RunSettings:
-    """Read the resolved config of a run.
-
-    Raises:
-        InputError: a setting is absent, unknown or invalid; the message names the first such setting. The settings of
-            components are checked when `asr.core.build` makes them.
-    """
+    """Read the resolved config of a run."""
     return read(RunSettings, resolved)

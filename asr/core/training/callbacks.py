@@ -227,11 +227,7 @@ def text_callbacks(
 
 
 def chosen_callbacks(components: Mapping[str, Any]) -> list[pl.Callback]:
-    """Make the callbacks of plugins that the settings choose; a checkpoint contains their state.
-
-    Raises:
-        InputError: a setting is invalid, the class is not a callback, or a checkpoint cannot contain its state.
-    """
+    """Make the callbacks of plugins that the settings choose; a checkpoint contains their state."""
     callbacks = {name: make() for name, make in several(components, "callback").items()}
     for name, callback in callbacks.items():
         if not isinstance(callback, pl.Callback):

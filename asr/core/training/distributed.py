@@ -137,11 +137,7 @@ class TrainerProcesses:
 
 
 def fail_together(trainer: "Trainer", message: str) -> NoReturn:
-    """Stop all processes; the first process reports the error. All processes must call this function.
-
-    Raises:
-        InputError: on the first process.
-    """
+    """Stop all processes; the first process reports the error. All processes must call this function."""
     take_leave()
     if trainer.is_global_zero:
         raise InputError(message)
@@ -232,11 +228,7 @@ def _must_live(trainer: "Trainer", problem: str) -> str:
 
 
 def report_lost_connection(trainer: "Trainer") -> NoReturn:
-    """End this process because another process has ended; name that process if it is a child of this process.
-
-    Raises:
-        InputError: except on processes that Lightning has started; their parent reports the error.
-    """
+    """End this process because another process has ended; name that process if it is a child of this process."""
     if STARTED_BY_FIRST in os.environ and trainer.local_rank > 0:
         sys.exit(0)
     end = time.monotonic() + GRACE_SECONDS  # connections close slightly before their process ends

@@ -59,9 +59,6 @@ def read_experiment(resolved: Mapping[str, Any], overrides: Sequence[str]) -> "R
     Args:
         resolved: the config.
         overrides: overrides of the command line; they take precedence over the components of a model in `init.from`.
-
-    Raises:
-        InputError: a setting is invalid.
     """
     from asr.core.build import build_objective
     from asr.core.run.initialization import with_parts
@@ -78,9 +75,6 @@ def read_recognition(resolved: Mapping[str, Any], overrides: Sequence[str]) -> "
     Args:
         resolved: the config.
         overrides: overrides of the command line.
-
-    Raises:
-        InputError: a setting is invalid, or the objective is another.
     """
     settings = read_experiment(resolved, overrides)
     if (name := settings.components["objective"]["name"]) != "recognition":
@@ -90,11 +84,7 @@ def read_recognition(resolved: Mapping[str, Any], overrides: Sequence[str]) -> "
 
 
 def compose_settings(overrides: Sequence[str], root: str = "train", read: Reader = read_experiment) -> Any:
-    """Return the settings that a command with these overrides would have.
-
-    Raises:
-        InputError: an override is invalid, or a setting is.
-    """
+    """Return the settings that a command with these overrides would have."""
     from hydra import compose
     from hydra.errors import CompactHydraException
     from omegaconf import OmegaConf
@@ -176,9 +166,6 @@ def readable_arguments(arguments: Sequence[str], root: str) -> list[str]:
     """Return the arguments with quotes around values that Hydra's grammar would refuse; check the options.
 
     `root` is the name of the primary config.
-
-    Raises:
-        InputError: an option does not exist, or its value is invalid.
     """
     from hydra import compose
     from hydra._internal.utils import get_args_parser

@@ -66,20 +66,13 @@ def make_loggers(
         run_id: id of the run; it does not change when the run is resumed.
         step: number of optimizer steps that the run has completed.
         tensorboard: TensorBoard logger of the run.
-
-    Raises:
-        InputError: as for `chosen_loggers`.
     """
     others = [make(run_dir, run_id, resolved) for make in chosen_loggers(components)]
     return [MetricsFile(run_dir / METRICS, step), tensorboard, *others]
 
 
 def chosen_loggers(components: Mapping[str, Any]) -> list[partial[Logger]]:
-    """Return the loggers of services that the settings choose; a logger has the name of the package that it needs.
-
-    Raises:
-        InputError: the logger does not exist, its package is not installed, or a setting is invalid.
-    """
+    """Return the loggers of services that the settings choose; a logger has the name of the package that it needs."""
     loggers = several(components, "logger")
     for name in loggers:
         spec = importlib.util.find_spec(name)
@@ -89,11 +82,7 @@ def chosen_loggers(components: Mapping[str, Any]) -> list[partial[Logger]]:
 
 
 def make_trainer(settings: "TrainingSettings") -> pl.Trainer:
-    """Make the trainer, which chooses the device and the number of processes; `equip` adds loggers and callbacks.
-
-    Raises:
-        InputError: Lightning or this machine does not support a setting.
-    """
+    """Make the trainer, which chooses the device and the number of processes; `equip` adds loggers and callbacks."""
     _quieten_libraries()
     arguments: dict[str, Any] = as_mapping(settings.trainer)
     if arguments["accelerator"] == "auto":  # as in the other commands; MPS is never chosen automatically
