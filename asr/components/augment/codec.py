@@ -46,7 +46,6 @@ class Codec:
     clipped.
 
     Args:
-        sample_rate: Hz.
         probability: probability of a codec for each utterance.
         codecs: names to draw from, each equally likely.
         compression: range of the compression level, from 0 (best quality) to 1 (smallest file); codecs without

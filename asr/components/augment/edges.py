@@ -15,7 +15,6 @@ class Edges:
     The utterance grows by up to twice `max_seconds`; the batch plan reserves that duration.
 
     Args:
-        sample_rate: Hz.
         probability: probability of edges for each utterance.
         max_seconds: maximum length of each edge; the length is drawn between 0 and this maximum.
         noise_probability: probability of noise for each edge; otherwise the edge is digital silence.

@@ -15,7 +15,6 @@ class Gain:
     utterance, such as `utterance_cmvn`.
 
     Args:
-        sample_rate: Hz.
         probability: probability of a gain for each utterance.
         gain_db: range of the gain, in dB.
     """

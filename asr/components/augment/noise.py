@@ -20,7 +20,6 @@ class Noise:
     speakers: Snyder et al. 2018, "X-vectors", section 3.3.
 
     Args:
-        sample_rate: Hz.
         recordings: a folder of audio, or a manifest. A recording shorter than the utterance is repeated.
         probability: probability of noise for each utterance.
         snr_db: range of the signal-to-noise ratio, in dB.

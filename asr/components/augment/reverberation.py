@@ -19,7 +19,6 @@ class Reverberation:
     *Source*: Ko et al. 2017, "A study on data augmentation of reverberant speech".
 
     Args:
-        sample_rate: Hz.
         recordings: impulse responses, as a folder of audio or a manifest.
         probability: probability of reverberation for each utterance.
     """

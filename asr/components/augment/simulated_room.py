@@ -31,7 +31,6 @@ class SimulatedRoom:
     *Differs from the paper*: all walls reflect equally; arrival times are rounded to the nearest sample.
 
     Args:
-        sample_rate: Hz.
         probability: probability of a room for each utterance.
         width_metres: range of the room's width and length.
         height_metres: range of the room's height.

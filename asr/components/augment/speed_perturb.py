@@ -24,7 +24,6 @@ class SpeedPerturb:
     The batch plan draws the factor, because the factor changes the durations, and batches are limited by duration.
 
     Args:
-        sample_rate: Hz.
         factors: speeds to draw from, each equally likely.
     """
 

@@ -37,8 +37,6 @@ class AttentionRescoring:
 
     Args:
         head: a head with a frame head and a token decoder.
-        tokenizer: its pieces spell the words of language model, lexicon and hotwords.
-        normalize: the text normaliser, applied to hotwords.
         attention_weight: factor of the attention decoder's log-probability.
         max_seconds: maximum seconds of audio decoded in one piece; longer recordings are cut at silences.
         beam_size: this and all following settings are those of the CTC beam search (`asr.components.decode.beam.Beam`).

@@ -30,8 +30,6 @@ class Beam:
 
     Args:
         head: a head with a frame head.
-        tokenizer: its pieces spell the words of language model, lexicon and hotwords.
-        normalize: the text normaliser, applied to hotwords.
         beam_size: number of prefixes after each frame.
         beam_threshold: prefixes are pruned if the best prefix scores higher by more than this (natural logarithm).
         tokens_per_frame: number of most likely tokens of a frame, including the blank, that the search tries.

@@ -109,8 +109,6 @@ class JointBeam:
 
     Args:
         head: a head with a frame head and a token decoder.
-        tokenizer: its pieces spell the words of language model, lexicon and hotwords.
-        normalize: the text normaliser, applied to hotwords.
         beam_size: number of hypotheses after each step.
         beam_threshold: hypotheses are pruned if the best one scores higher by more than this (natural logarithm).
         tokens_per_step: number of the decoder's most likely tokens that extend a hypothesis.

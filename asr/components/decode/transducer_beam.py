@@ -23,8 +23,6 @@ class TransducerBeam:
 
     Args:
         head: a head with a joiner and a predictor.
-        tokenizer: its pieces spell the words of language model, lexicon and hotwords.
-        normalize: the text normaliser, applied to hotwords.
         beam_size: maximum number of prefixes at a frame; the limit also applies after each token within a frame.
         beam_threshold: prefixes are pruned if the best prefix scores higher by more than this (natural logarithm).
         tokens_per_frame: number of most likely tokens that extend a prefix, not counting the blank.

@@ -46,7 +46,6 @@ class TransducerGreedy:
     Args:
         head: a head with a joiner and a predictor.
         tokenizer: its pieces spell the hotwords.
-        normalize: the text normaliser, applied to hotwords.
         max_symbols: maximum number of tokens in a frame; after them, a blank of one frame is emitted.
     """
 

@@ -28,7 +28,6 @@ class Conformer(nn.Module):
     *Source*: Gulati et al. 2020, arXiv:2005.08100.
 
     Args:
-        input_dim: F, number of features of each frame.
         dim: D, dimension of each encoder frame.
         num_layers: number of blocks.
         num_heads: number of attention heads; must divide D.

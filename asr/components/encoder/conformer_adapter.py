@@ -37,7 +37,6 @@ class ConformerAdapter(Conformer):
     same output alone and in a batch.
 
     Args:
-        input_dim: F, number of features of each frame.
         dim: D, dimension of each encoder frame.
         num_layers: number of Conformer blocks.
         num_heads: number of attention heads; must divide D.

@@ -120,7 +120,6 @@ class ConformerStreaming(nn.Module):
     that does not use frames after the chunk: Li et al. 2023, arXiv:2304.09325, section 3.2.
 
     Args:
-        input_dim: F, number of features of each frame.
         dim: D, dimension of each encoder frame.
         num_layers: number of blocks.
         num_heads: number of attention heads; must divide D.

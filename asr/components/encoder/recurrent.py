@@ -20,7 +20,6 @@ class Recurrent(nn.Module):
     *Source*: Graves et al. 2013, arXiv:1303.5778.
 
     Args:
-        input_dim: F, number of features of each frame.
         dim: D, dimension of both directions together.
         num_layers: number of blocks.
         bidirectional: whether each layer also runs from the last frame to the first.

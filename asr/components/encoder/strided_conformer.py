@@ -37,7 +37,6 @@ class StridedConformer(nn.Module):
     that any convolution module fits. Only a batch norm's statistics in training differ: they cover all frames.
 
     Args:
-        input_dim: F, number of features of each frame.
         dim: D, dimension of each encoder frame.
         num_layers: number of blocks.
         num_strided_layers: number of blocks with stride 2.

@@ -20,7 +20,6 @@ class Transformer(nn.Module):
     *Source*: Vaswani et al. 2017, arXiv:1706.03762.
 
     Args:
-        input_dim: F, number of features of each frame.
         dim: D, dimension of each encoder frame.
         num_layers: number of blocks.
         num_heads: number of attention heads; must divide D.

@@ -32,7 +32,6 @@ class TransformerXL(nn.Module):
     *Differs from the paper*: a frame attends to its whole segment, because an encoder does not predict later frames.
 
     Args:
-        input_dim: F, number of features of each frame.
         dim: D, dimension of each encoder frame.
         num_layers: number of blocks.
         num_heads: number of attention heads; must divide D.

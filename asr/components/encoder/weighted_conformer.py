@@ -33,7 +33,6 @@ class WeightedConformer(nn.Module):
     *Differs from the source*: there is also dropout of each residual branch, as in `Conformer`.
 
     Args:
-        input_dim: F, number of features of each frame.
         dim: D, dimension of each encoder frame.
         num_layers: number of blocks.
         num_heads: number of attention heads; must divide D.

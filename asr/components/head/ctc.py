@@ -15,11 +15,6 @@ class CTC(nn.Module):
     """Connectionist temporal classification.
 
     *Source*: Graves et al. 2006, "Connectionist Temporal Classification".
-
-    Args:
-        output_dim: D.
-        block_dims: dimensions of the encoder's blocks; not used.
-        vocab_size: V, including the blank.
     """
 
     loss_names = ()

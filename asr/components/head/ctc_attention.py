@@ -21,7 +21,6 @@ class CTCAttention(nn.Module):
 
     Args:
         output_dim: D, also the decoder's dimension.
-        block_dims: dimensions of the encoder's blocks; not used.
         vocab_size: V, including the blank, whose id begins and ends the decoder's sequences.
         num_layers: number of decoder blocks.
         num_heads: number of attention heads of the decoder; must divide D.

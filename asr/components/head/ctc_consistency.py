@@ -21,9 +21,6 @@ class CTCConsistency(nn.Module):
     validation, the loss is the CTC loss.
 
     Args:
-        output_dim: D.
-        block_dims: dimensions of the encoder's blocks; not used.
-        vocab_size: V, including the blank.
         weight: weight of the consistency loss (the paper's alpha).
     """
 

@@ -22,9 +22,7 @@ class CTCIntermediate(nn.Module):
     *Source*: Lee and Watanabe 2021, arXiv:2102.03216. Training computes the additional losses; inference is unchanged.
 
     Args:
-        output_dim: D.
         block_dims: dimension of each block of the encoder by name, in order of use.
-        vocab_size: V, including the blank.
         num_intermediate: number of intermediate blocks with a loss.
         weight: weight of the mean intermediate loss; the loss of the last block has weight 1 - weight.
 

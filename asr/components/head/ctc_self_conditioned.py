@@ -14,9 +14,7 @@ class CTCSelfConditioned(nn.Module):
     *Source*: Nozaki and Komatsu 2021, arXiv:2104.02724, equations 8 to 10; all blocks share one projection.
 
     Args:
-        output_dim: D.
         block_dims: dimension of each block of the encoder by name, in order of use.
-        vocab_size: V, including the blank.
         num_intermediate: as in `CTCIntermediate`.
         weight: as in `CTCIntermediate`.
     """

@@ -36,9 +36,7 @@ class Transducer(nn.Module):
     Xu et al. 2023, arXiv:2304.06795, and omega as in NVIDIA NeMo.
 
     Args:
-        output_dim: D.
         block_dims: dimensions of the encoder's blocks; not used by the transducer.
-        vocab_size: V, including the blank.
         joint_dim: J, dimension of the joiner.
         joint_activation: activation of the joiner.
         dropout: dropout in the joiner, after the activation.

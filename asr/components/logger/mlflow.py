@@ -15,7 +15,6 @@ class MLflow(MLFlowLogger):
     """A run in MLflow; a resumed training run continues it.
 
     Args:
-        run_dir: the run folder.
         run_id: id of the training run; it does not change when the training run is resumed.
         resolved: the config, stored as the run's parameters.
         experiment: name of the experiment to which the run belongs.

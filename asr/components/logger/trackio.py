@@ -19,7 +19,6 @@ class Trackio(Logger):
     Trackio keeps the metrics of the steps that a resumed run repeats beside the new ones.
 
     Args:
-        run_dir: the run folder.
         run_id: id of the training run; it does not change when the training run is resumed. Trackio finds a run by its
             name alone, so the id is part of the name.
         resolved: the config, stored with the run.

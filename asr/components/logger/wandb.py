@@ -14,7 +14,6 @@ class WandB(WandbLogger):
     """A run on wandb.ai or, with WANDB_MODE=offline, in the run folder; a resumed training run continues it.
 
     Args:
-        run_dir: the run folder.
         run_id: id of the training run; it does not change when the training run is resumed.
         resolved: the config, stored with the run.
         project: name of the project to which the run belongs.

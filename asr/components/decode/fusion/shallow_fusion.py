@@ -44,7 +44,6 @@ class ShallowFusion:
 
     Args:
         tokenizer: its pieces spell the words.
-        normalize: the text normaliser, applied to hotwords.
         lm: path of an n-gram language model (ARPA or KenLM binary) or of a neural language model; None:
             no language model.
         lm_unit: "word", or "token" for a model made by `asr.ngram --tokens`; neural models are over tokens.

@@ -22,9 +22,6 @@ class BlockAttention(nn.Module):
     *Source*: transformers' GraniteSpeech5EncoderAttention; Saon et al. 2025 (Granite-speech), arXiv:2505.08699.
 
     Args:
-        dim: D, dimension of each encoder frame.
-        num_heads: H, number of attention heads; must divide D.
-        dropout: dropout of the attention weights.
         context: W, number of encoder frames in a block.
         max_distance: largest distance between query and key that has a vector, in encoder frames; at least W.
 

@@ -21,9 +21,6 @@ class LocalAttention(RelativeAttention):
     *Source*: Rekesh et al. 2023 (Fast Conformer), arXiv:2305.05084, section 2.3, without its global token.
 
     Args:
-        dim: D, dimension of each encoder frame.
-        num_heads: H, number of attention heads; must divide D.
-        dropout: dropout of the attention weights.
         context: W, number of encoder frames on each side.
         bias: as in `RelativeAttention`.
     """

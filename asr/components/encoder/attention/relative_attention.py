@@ -18,9 +18,6 @@ class RelativeAttention(nn.Module):
     *Source*: Dai et al. 2019 (Transformer-XL), arXiv:1901.02860, section 3.3; each layer has its own `u` and `v`.
 
     Args:
-        dim: D, dimension of each encoder frame.
-        num_heads: H, number of attention heads; must divide D.
-        dropout: dropout of the attention weights.
         bias: whether the linear layers of queries, keys, values and outputs have a bias; scores by position always
             have the bias `v`.
     """

@@ -20,9 +20,7 @@ class RotaryAttention(nn.Module):
     arXiv:2107.05907.
 
     Args:
-        dim: D, dimension of each encoder frame.
         num_heads: H, number of attention heads; D / H must be even.
-        dropout: dropout of the attention weights.
         bias: whether the projections to queries, keys, values and outputs have a bias.
     """
 

@@ -21,9 +21,6 @@ class ShawAttention(nn.Module):
     *Source*: Shaw et al. 2018, arXiv:1803.02155, section 3.2, without the vectors that are added to values.
 
     Args:
-        dim: D, dimension of each encoder frame.
-        num_heads: H, number of attention heads; must divide D.
-        dropout: dropout of the attention weights.
         left: largest distance to a frame before the query, in encoder frames.
         right: largest distance to a frame after the query, in encoder frames.
     """

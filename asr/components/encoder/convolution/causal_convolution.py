@@ -18,9 +18,6 @@ class CausalConvolution(nn.Module):
     *Source*: Noroozi et al. 2024, arXiv:2312.17279, section 3, where the norm is LayerNorm.
 
     Args:
-        dim: D, dimension of each encoder frame.
-        norm: makes the norm after the depthwise convolution, given D.
-        activation: makes the activation after the norm.
         kernel_size: kernel size of the depthwise convolution, in encoder frames; odd.
         bias: whether the three convolutions have a bias.
     """

@@ -21,9 +21,6 @@ class DepthwiseConvolution(nn.Module):
     *Differs from the paper*: kernel sizes are odd, so that the convolution is centred.
 
     Args:
-        dim: D, dimension of each encoder frame.
-        norm: makes the norm after the depthwise convolution, given D.
-        activation: makes the activation after the norm.
         kernel_size: kernel size of the depthwise convolution, in encoder frames; odd.
         bias: whether the three convolutions have a bias.
     """

@@ -18,9 +18,6 @@ class DilatedConvolution(nn.Module):
     *Source*: Yu and Koltun 2015, arXiv:1511.07122, in the module of arXiv:2005.08100, figure 2.
 
     Args:
-        dim: D, dimension of each encoder frame.
-        norm: makes the norm after the depthwise convolution, given D.
-        activation: makes the activation after the norm.
         kernel_size: number of frames that each output combines; odd.
         dilation: distance between neighbouring frames that an output combines, in encoder frames.
     """

@@ -17,9 +17,7 @@ class ExpandedConvolution(nn.Module):
     Only the pointwise convolutions have a bias.
 
     Args:
-        dim: D, dimension of each encoder frame.
         norm: makes the norm after the depthwise convolution, given its number of channels.
-        activation: makes the activation after the norm.
         kernel_size: kernel size of the depthwise convolution, in encoder frames; odd.
         expansion: number of channels, as a multiple of D.
     """

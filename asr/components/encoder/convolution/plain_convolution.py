@@ -15,9 +15,7 @@ class PlainConvolution(nn.Module):
     *Differs from the paper*: the convolution is over frames and channels, and therefore has D times as many weights.
 
     Args:
-        dim: D, dimension of each encoder frame.
         norm: makes the norm after the convolution, given D.
-        activation: makes the activation after the norm.
         kernel_size: kernel size of the convolution, in encoder frames; odd.
     """
 

@@ -19,9 +19,6 @@ class SameConvolution(nn.Module):
     *Source*: Gulati et al. 2020, arXiv:2005.08100, figure 2 and table 1, where the kernel size is 32.
 
     Args:
-        dim: D, dimension of each encoder frame.
-        norm: makes the norm after the depthwise convolution, given D.
-        activation: makes the activation after the norm.
         kernel_size: kernel size of the depthwise convolution, in encoder frames.
         bias: whether the three convolutions have a bias.
     """

@@ -16,7 +16,6 @@ class GroupNorm(nn.Module):
     *Source*: Wu and He 2018, arXiv:1803.08494. Statistics are computed in float32.
 
     Args:
-        dim: number of channels.
         num_groups: number of groups of adjacent channels, of equal size; must divide dim.
         eps: number that is added to the variance.
     """

@@ -13,7 +13,6 @@ class InstanceNorm(nn.Module):
     *Source*: Ulyanov et al. 2016, arXiv:1607.08022. Statistics are computed in float32.
 
     Args:
-        dim: number of channels.
         eps: number that is added to the variance.
     """
 

@@ -9,7 +9,6 @@ class LayerNorm(nn.Module):
     """Normalise each frame over its channels; the result is independent of padding.
 
     Args:
-        dim: number of channels.
         eps: number that is added to the variance.
     """
 

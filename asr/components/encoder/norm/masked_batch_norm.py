@@ -15,7 +15,6 @@ class MaskedBatchNorm(nn.Module):
     the running statistics do not change.
 
     Args:
-        dim: number of channels.
         momentum: weight of the new batch in the running statistics.
         eps: number that is added to the variance.
     """

@@ -19,7 +19,6 @@ class SwitchableNorm(nn.Module):
     in the paper, the statistics of some training batches are computed again and averaged.
 
     Args:
-        dim: number of channels.
         momentum: weight of the new batch in the running statistics.
         eps: number that is added to the variance.
     """

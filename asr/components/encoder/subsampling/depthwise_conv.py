@@ -29,8 +29,6 @@ class DepthwiseConv(nn.Module):
     of an utterance.
 
     Args:
-        input_dim: F, number of features of each frame.
-        output_dim: D, dimension of each encoder frame.
         num_channels: C, number of channels of each convolution.
         dropout: dropout after the linear layer.
     """

@@ -20,8 +20,6 @@ class StackedDeltas(nn.Module):
     *Source*: transformers' GraniteSpeech5FeatureExtractor, whose `factor` is 2.
 
     Args:
-        input_dim: F, number of features of each frame.
-        output_dim: D, dimension of each encoder frame.
         factor: number of feature frames of an encoder frame.
     """
 

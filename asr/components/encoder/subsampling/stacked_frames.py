@@ -19,8 +19,6 @@ class StackedFrames(nn.Module):
     *Source*: the feature projection of w2v-BERT 2.0, arXiv:2312.05187, section 3.2.1, whose `factor` is 2.
 
     Args:
-        input_dim: F, number of features of each frame.
-        output_dim: D, dimension of each encoder frame.
         factor: number of feature frames of an encoder frame.
         dropout: dropout after the linear layer.
     """

@@ -19,8 +19,6 @@ class StridedConv(nn.Module):
     T' = ceil(ceil(T / 2) / 2). Each convolution reads zeros after the end of an utterance.
 
     Args:
-        input_dim: F, number of features of each frame.
-        output_dim: D, dimension of each encoder frame.
         num_channels: C, number of channels of each convolution.
         dropout: dropout after the linear layer.
     """

@@ -20,8 +20,6 @@ class UnpaddedConv(nn.Module):
     *Source*: transformers' LasrEncoderSubsampling.
 
     Args:
-        input_dim: F, number of features of each frame.
-        output_dim: D, dimension of each encoder frame.
         num_channels: number of channels after the second convolution; the first has D.
         dropout: dropout after the last linear layer.
     """

@@ -12,7 +12,6 @@ class GRUPredictor(nn.Module):
     *Source*: GRU: Cho et al. 2014, arXiv:1406.1078; prediction network: Graves 2012, arXiv:1211.3711, section 2.2.
 
     Args:
-        vocab_size: V; id 0 precedes the first token.
         dim: P, dimension of the embedding and of each layer.
         num_layers: number of GRU layers.
         dropout: dropout of the output of each layer.

@@ -16,7 +16,6 @@ class LSTMPredictor(nn.Module):
     *Source*: Graves 2012, arXiv:1211.3711, section 2.2. *Differs from the paper*: tokens are embedded.
 
     Args:
-        vocab_size: V; id 0 precedes the first token.
         dim: P, dimension of the embedding and of each layer.
         num_layers: number of LSTM layers.
         dropout: dropout of the output of each layer.

@@ -17,7 +17,6 @@ class Stateless(nn.Module):
     with the joiner.
 
     Args:
-        vocab_size: V; id 0 precedes the first token.
         dim: P, dimension of the embedding and of the output.
         num_heads: number of position vectors for each position.
         num_tokens: N, number of last tokens.
