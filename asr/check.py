@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Sequence
 
-from asr.base.settings.plugins import homes, use
+from asr.base.settings.plugins import OURS, homes, use
 from asr.base.text.numbers import counted
 from asr.base.text.printable import printable
 from asr.core.cli.command import run_command
@@ -12,11 +12,12 @@ from asr.core.cli.parser import CommandParser
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print a line for each component and check; return 1 if a check fails."""
-    about = "Check the components of a package outside of asr with the checks of asr's own components; its code runs."
+    about = f"Check the components of a package, whose code runs, with the checks of asr's own ({OURS.package})."
     parser = CommandParser(prog="python -m asr.check", description=about)
     parser.add_argument("package", metavar="PACKAGE", help="dotted name of the package, such as mylab.speech")
     package = parser.parse_args(arguments).package
-    use([package], "PACKAGE")
+    if package != OURS.package:
+        use([package], "PACKAGE")
     from asr.apps.check.package import examine
 
     home = next(home for home in homes() if home.package == package)

@@ -16,6 +16,7 @@ training nor recognition. docs/guide/design.md walks through it; a folder import
     objective/    what is trained, with its losses and validation: a recogniser, a language model, an encoder without
                   texts. Components too: asr/core/objective/<name>.py
     cli/          code that commands share
-    training/     Lightning: the training step, data loaders, checkpoints, callbacks (moving average, early stopping),
-                  multiple processes; Hydra's command line
+    training/     Lightning: the training step (`task.py`), whose gradients `gradients.py` divides by the units of all
+                  ranks; data loaders, checkpoints, callbacks (moving average, early stopping), multiple processes;
+                  Hydra's command line
 """
