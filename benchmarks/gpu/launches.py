@@ -27,7 +27,7 @@ from torch.optim.swa_utils import AveragedModel
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from asr.apps.doctor.training_memory import set_modes, step_bytes
-from asr.base.kernels import ctc_loss, lattice
+from asr.base.kernels import ctc_loss, transducer_loss
 from asr.base.settings.conf import default_settings
 from asr.core.build import build_adapter, build_features, build_model, build_optimizer, build_tokenizer
 from asr.core.cli.command import run_command
@@ -117,7 +117,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for case in options.cases:
         with ExitStack() as stack:
             if NO_TRITON in case.split():
-                for module in (ctc_loss, lattice):
+                for module in (ctc_loss, transducer_loss):
                     stack.enter_context(patch.object(module, "triton_lattice", lambda device: None))
             measured = measure(case, Size(int(utterances), float(seconds), options.vocab_size), options.turns)
         counts, waits = measured.counts, measured.counts.waits
