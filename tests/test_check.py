@@ -164,6 +164,11 @@ def test_a_component_without_a_fault_passes(
     assert all(line.startswith(f"{group}/mine: ") and line.endswith(": passes") for line in lines[:-1])
 
 
+@pytest.mark.slow
+def test_the_components_of_asr_pass_the_checks_of_a_plugin(capsys: pytest.CaptureFixture[str]) -> None:
+    assert check(["asr.components"]) == 0, capsys.readouterr().out
+
+
 def test_a_component_without_a_yaml_file_is_named(
     lab: Callable[..., None], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

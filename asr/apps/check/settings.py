@@ -54,7 +54,7 @@ def components(home: Home) -> list[Component]:
 def in_no_group(home: Home) -> list[Path]:
     """List the YAML files of a package in a folder that is no group, for example because its name is misspelt."""
     paths = [path.relative_to(home.conf) for path in sorted(home.conf.rglob("*.yaml"))]
-    return [path for path in paths if path.parts[0] not in GROUPS and not (OURS.conf / path.parts[0]).is_dir()]
+    return [path for path in paths if path.parts[0] not in GROUPS and not (OURS.conf / path.parts[0]).exists()]
 
 
 def settings_of(file: Component) -> dict[str, Any]:
