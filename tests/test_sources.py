@@ -278,6 +278,97 @@ def test_a_bad_line_of_librispeech_is_named(line: str, named: str, tmp_path: Pat
     assert mentions(problem(tmp_path), f"1-2.trans.txt:2 ... {named}")
 
 
+@pytest.mark.parametrize(
+    ("lines", "expected"),
+    [
+        (["a.wav|one and two"], [("one and two", None)]),
+        (["wavs/a.wav|one and two", "wavs/b|three"], [("one and two", None), ("three", None)]),
+        (["a|one and two|anna", "b|three four|anna"], [("one and two", "anna"), ("three four", "anna")]),
+        (["a|0|one and two", "b|0|three four"], [("one and two", "0"), ("three four", "0")]),
+        (["a|12|twelve", "b|Dr. 5|doctor five"], [("twelve", None), ("doctor five", None)]),
+        (["a|7 12|seven twelve", "b|5 of 20|five of twenty"], [("seven twelve", None), ("five of twenty", None)]),
+    ],
+)
+def test_lists_like_ljspeech_may_have_suffixes_folders_and_speakers(
+    lines: list[str], expected: list[tuple[str, str | None]], tmp_path: Path
+) -> None:
+    record(tmp_path / "wavs", "a.wav", "b.wav")
+    (tmp_path / "metadata.csv").write_text("\n".join(lines))
+    result = collected(tmp_path)
+    assert [(each.text, each.speaker) for each in result.utterances] == expected
+    assert [Path(each.audio_filepath).name for each in result.utterances] == ["a.wav", "b.wav"][: len(lines)]
+
+
+@pytest.mark.parametrize("format", ["ljspeech", "table", "audio_folder", "librispeech", "common_voice"])
+def test_a_name_that_is_too_long_for_a_file_is_named(format: str, tmp_path: Path) -> None:
+    name = "x" * 300
+    files = {
+        "ljspeech": ("metadata.csv", f"{name}|one\n"),
+        "table": ("x.csv", f"audio,text\n{name}.wav,one\n"),
+        "audio_folder": ("metadata.csv", f"file_name,text\n{name}.wav,one\n"),
+        "librispeech": ("1-2.trans.txt", f"{name} one\n"),
+        "common_voice": ("validated.tsv", f"client_id\tpath\tsentence\nx\t{name}\tone\n"),
+    }
+    (tmp_path / files[format][0]).write_text(files[format][1])
+    assert mentions(problem(tmp_path if format != "table" else tmp_path / "x.csv", format), "xxx")
+
+
+def test_a_url_of_a_file_on_this_machine_is_its_path(tmp_path: Path) -> None:
+    record(tmp_path, "a b.wav")
+    path = table(tmp_path, f"audio,text\nfile://{tmp_path}/a%20b.wav,one\nfile://localhost{tmp_path}/a.wav,two\n")
+    assert [Path(each.audio_filepath).name for each in collected(path).utterances] == ["a b.wav", "a.wav"]
+    path = table(tmp_path, "audio,text\nfile://elsewhere/a.wav,one\n")
+    assert mentions(problem(path), "file://elsewhere/a.wav")
+
+
+def test_a_table_that_names_files_on_the_server_of_label_studio_is_refused_with_a_cure(tmp_path: Path) -> None:
+    path = table(tmp_path, "audio,transcription\n/data/upload/3/a.wav,one\n")
+    assert mentions(problem(path), f"{path}:2 ... format JSON")
+
+
+@pytest.mark.parametrize("name", ["x.tsv", "x.jsonl", "x.txt"])
+def test_utf_16_is_refused_with_its_cure(name: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_text("audio\ttext\na.wav\tone\n", encoding="utf-16")
+    with refused(InputError, f"{tmp_path / name} ... UTF-16", cure="UTF-8"):
+        collected(tmp_path / name)
+
+
+# ---- lhotse
+
+
+def cut(folder: Path, **more: Any) -> dict[str, Any]:
+    record(folder, "a.wav")
+    source = {"type": "file", "channels": [0], "source": str(folder / "a.wav")}
+    recording = {"id": "r", "sources": [source], "sampling_rate": RATE, "duration": SECONDS}
+    part = {"id": "s", "recording_id": "r", "start": 0.0, "duration": SECONDS, "text": "one", "language": "en"}
+    whole = {"id": "c", "start": 0.0, "duration": SECONDS, "channel": 0, "type": "MonoCut", "recording": recording}
+    return whole | {"supervisions": [part], "custom": {}} | more
+
+
+@pytest.mark.parametrize("name", ["cuts.json", "cuts.jsonl"])
+def test_cuts_may_be_a_list_and_the_keys_that_are_not_read_are_named(name: str, tmp_path: Path) -> None:
+    row = json.dumps(cut(tmp_path), indent=1 if name == "cuts.json" else None)
+    (tmp_path / name).write_text(f"[{row}]" if name == "cuts.json" else row)
+    result = collected(tmp_path / name)
+    assert (result.format, spans(result.utterances)) == ("lhotse", [(None, SECONDS, "one")])
+    assert mentions(result.description, "ignored ... custom, language")
+
+
+def test_a_mixed_cut_is_refused_with_its_cure(tmp_path: Path) -> None:
+    path = tmp_path / "cuts.jsonl"
+    tracks = [{"cut": cut(tmp_path), "offset": 0.0}]
+    path.write_text(json.dumps({"id": "m", "type": "MixedCut", "tracks": tracks}))
+    for format in (None, "lhotse"):
+        assert mentions(problem(path, format), "MixedCut ... CutSet.save_audios")
+
+
+@pytest.mark.parametrize("start", [10**400, "early", None])
+def test_a_start_that_is_no_number_of_seconds_is_named(start: Any, tmp_path: Path) -> None:
+    path = tmp_path / "cuts.jsonl"
+    path.write_text(json.dumps(cut(tmp_path, start=start)))
+    assert mentions(problem(path), f"{path}:1")
+
+
 def test_a_folder_of_common_voice_is_its_validated_table(tmp_path: Path) -> None:
     _, make = SOURCES["common_voice"]
     make(tmp_path)
@@ -396,6 +487,10 @@ def test_annotations_without_a_time_are_a_conflict_even_if_the_newest_decides(tm
         ("/label-studio/data/upload/7/a%20b.wav", "7/a b.wav"),
         ("/data/local-files/?d=talks/a%20b.wav", "talks/a b.wav"),
         ("talks/x.wav", "talks/x.wav"),
+        ("/data/upload/7/0a1b2c3d-x.wav", "x.wav"),  # as the upload was named
+        ("http://localhost:8080/data/upload/7/1a2b-x.wav", "7/1a2b-x.wav"),
+        ("https://label.example.org/studio/data/upload/7/0a1b2c3d-x.wav", "x.wav"),
+        ("http://localhost:8080/data/local-files/?d=talks/x.wav", "talks/x.wav"),
     ],
 )
 def test_audio_is_found_below_the_root_or_beside_the_export(audio: str, file: str, tmp_path: Path) -> None:
@@ -410,16 +505,42 @@ def test_audio_is_found_below_the_root_or_beside_the_export(audio: str, file: st
 @pytest.mark.parametrize(
     ("audio", "named"),
     [
-        ("https://example.org/data/upload/1/a.wav", "URL ... https://example.org"),
+        ("https://example.org/data/upload/1/c.wav", "URL ... https://example.org"),
         ("s3://bucket/a.wav", "URL ... s3://bucket/a.wav"),
         ("/data/local-files/?d=../../etc/passwd", "'../../etc/passwd'"),
         ("/data/local-files/?x=a.wav", "KeyError"),
+        ("http://localhost/data/upload/../../etc/passwd", "../../etc/passwd"),
+        ("/tasks/7/presign/?fileuri=czM6Ly9idWNrZXQvYS53YXY=", "s3://bucket/a.wav"),
+        (f"/data/upload/1/{'x' * 300}.wav", "xxx.wav"),
         ("/data/upload/1/nowhere.wav", "nowhere.wav"),
     ],
 )
 def test_audio_that_is_no_file_below_the_root_is_named(audio: str, named: str, tmp_path: Path) -> None:
     path = export(tmp_path, annotation(text_of("one")), audio=audio)
     assert mentions(problem(path), f"{path} ... task 1 ... {named}")
+
+
+def test_an_export_may_be_given_by_its_folder(tmp_path: Path) -> None:
+    record(tmp_path, "x.wav")
+    export(tmp_path, annotation(text_of("one")), audio="/data/upload/7/0a1b2c3d-x.wav")
+    (tmp_path / "notes.json").write_text("{}")
+    result = collected(tmp_path)
+    assert (result.format, result.utterances[0].audio_filepath) == ("label_studio", str(tmp_path / "x.wav"))
+
+
+def test_results_need_neither_value_nor_id(tmp_path: Path) -> None:
+    regions = [region_of("p", 0.0, 1.0), text_of("one", "p"), region_of("q", 1.0, 1.5), text_of("two", "q")]
+    relation = {"type": "relation", "from_id": "p", "to_id": "q", "direction": "right"}
+    choice = {"type": "choices", "from_name": "quality", "value": {"choices": ["good"]}}
+    result = collected(export(tmp_path, annotation(*regions[:2], relation, *regions[2:], choice)))
+    assert spans(result.utterances)[:2] == [(0.0, 1.0, "one"), (1.0, 0.5, "two")]
+    assert mentions(result.description, "1 relation ... 1 choices")
+    for results in ([text_of("all")], [region_of("p", 0.0, 1.0), text_of("one", "p")]):
+        nameless = [{key: value for key, value in each.items() if key != "id"} for each in results]
+        for each in nameless:
+            each["value"].update({} if len(results) == 1 else {"start": 0.0, "end": 1.0})
+        [first, *_] = collected(export(tmp_path, annotation(*nameless))).utterances
+        assert spans([first]) == ([(None, SECONDS, "all")] if len(results) == 1 else [(0.0, 1.0, "one")])
 
 
 def test_texts_of_several_channels_are_refused_only_if_regions_name_several(tmp_path: Path) -> None:
@@ -458,7 +579,7 @@ def test_a_task_without_the_expected_keys_is_named(change: Callable[[Any], Any],
     ("content", "named"),
     [
         ([{"audio": "a.wav", "id": 1, "transcription": "one", "annotator": 1, "annotation_id": 1}], "JSON-MIN"),
-        ([{"audio": "a.wav", "text": "one"}], "audio, text"),
+        ([{"data": {"audio": "a.wav"}, "text": "one"}], "data, text"),
         ([], "tasks"),
         (["a"], "tasks"),
     ],

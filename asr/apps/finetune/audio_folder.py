@@ -4,22 +4,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from asr.apps.finetune.entry import (
-    ID_COLUMNS,
-    SPEAKER_COLUMNS,
-    SourceEntry,
-    SourceOptions,
-    SourceReport,
-    below,
-    first_column,
-    text_column,
-    value_of,
-)
-from asr.apps.finetune.rows import columns_of, first_object, table_rows
-from asr.core.data.manifest import named_lines, parse_object
+from asr.apps.finetune.columns import Columns, columns_by_purpose, row_entry
+from asr.apps.finetune.entry import SourceEntry, SourceOptions, SourceReport, below
+from asr.apps.finetune.rows import columns_of, first_object, json_objects, parquet_columns, parquet_rows, table_rows
 from asr.errors import InputError
 
-NAMES = ("metadata.csv", "metadata.jsonl")
+NAMES = ("metadata.csv", "metadata.jsonl", "metadata.parquet")  # those that datasets reads
 KIND = "metadata of an audio folder"
 
 
@@ -28,28 +18,32 @@ def accepts(path: Path) -> bool:
     metadata = _metadata(path)
     if metadata is None or metadata.name not in NAMES:
         return False
-    return "file_name" in (columns_of(metadata) if metadata.suffix == ".csv" else first_object(metadata))
+    names = {".csv": columns_of, ".jsonl": first_object, ".parquet": parquet_columns}[metadata.suffix]
+    return "file_name" in names(metadata)
 
 
 def read(source: Path, options: SourceOptions, report: SourceReport) -> Iterator[SourceEntry]:
     """Read the metadata of a folder, or a metadata file."""
     metadata = _metadata(source)
     if metadata is None:
-        must = f"{source}: must hold metadata.csv or metadata.jsonl"
-        raise InputError(f"{must}; it holds neither. Give the folder of a split, such as {source / 'train'}.")
-    column: str | None = None
+        must = f"{source}: must hold one of {', '.join(NAMES)}"
+        raise InputError(f"{must}; it holds none. Give the folder of a split, such as {source / 'train'}.")
+    columns: Columns | None = None
+    keys: list[str] = []
     for where, row in _rows(metadata, report):
-        if column is None:
-            if "file_name" not in row:
-                raise InputError(f"{where}: must have the column file_name; it has {', '.join(row)}.")
-            column = text_column(row, options, where)
-        speaker, identity = first_column(SPEAKER_COLUMNS, row), first_column(ID_COLUMNS, row)
-        report.name_columns({"audio": "file_name", "text": column, "speaker": speaker, "id": identity}, row)
-        name, text = row.get("file_name"), row.get(column)
+        if columns is None and "file_name" not in row:
+            raise InputError(f"{where}: must have the column file_name; it has {', '.join(row)}.")
+        if columns is None or not row.keys() <= {*keys}:  # JSON lines may have different keys
+            keys = [*dict.fromkeys((*keys, *row))]
+            columns = columns_by_purpose(keys, options, where)
+            report.name_columns({"audio": "file_name"} | columns.purposes(), row)
+        name, text = row.get("file_name"), row.get(columns.text)
         if not isinstance(name, str) or not isinstance(text, str):
-            report.add(where, f"file_name and {column} must be texts; got {name!r} and {text!r}")
-        elif audio := below(options.root or metadata.parent, name, where, report):
-            yield SourceEntry(where, audio, text, value_of(row, identity), value_of(row, speaker))
+            report.add(where, f"file_name and {columns.text} must be texts; got {name!r} and {text!r}")
+        elif (audio := below(options.root or metadata.parent, name, where, report)) and (
+            entry := row_entry(row, columns, where, audio, audio.stem, report)
+        ):
+            yield entry
 
 
 def _metadata(source: Path) -> Path | None:
@@ -59,11 +53,7 @@ def _metadata(source: Path) -> Path | None:
 
 
 def _rows(metadata: Path, report: SourceReport) -> Iterator[tuple[str, dict[str, Any]]]:
-    if metadata.suffix != ".jsonl":
-        yield from table_rows(metadata, KIND, report)
-        return
-    for where, line in named_lines(metadata, KIND):
-        try:
-            yield where, parse_object(line, where)
-        except InputError as error:
-            report.problems.append(str(error))
+    if metadata.suffix == ".parquet":
+        yield from parquet_rows(metadata)
+    else:
+        yield from (json_objects if metadata.suffix == ".jsonl" else table_rows)(metadata, KIND, report)

@@ -76,6 +76,8 @@ def _description(path: Path, kind: str, collected: list[Utterance], report: Sour
     num_empty = sum(not utterance.text.strip() for utterance in collected)
     size = f"{counted(len(collected), 'utterance')}, {hours:.2f} h, "
     size += counted(speakers, "known speaker") if speakers else "no speakers"
+    num_unknown = sum(utterance.speaker is None for utterance in collected)
+    size += f", {counted(num_unknown, 'utterance')} of unknown speakers" if speakers and num_unknown else ""
     size += f", {counted(num_empty, 'empty text')}" if num_empty else ""
     size += f", {counted(report.num_cut, 'utterance')} cut at the end of the recording" if report.num_cut else ""
     return f"{path}: {kind}{f' ({details})' if details else ''}, {size}{_left_out(report)}"

@@ -6,6 +6,7 @@ Of a folder, validated.tsv is read, which has the speech of train.tsv, dev.tsv a
 from collections.abc import Iterator
 from pathlib import Path
 
+from asr.apps.finetune.columns import check_times, unread_times
 from asr.apps.finetune.entry import SourceEntry, SourceOptions, SourceReport, below
 from asr.apps.finetune.rows import columns_of
 from asr.core.data.manifest import named_lines
@@ -30,6 +31,7 @@ def read(source: Path, options: SourceOptions, report: SourceReport) -> Iterator
     if missing := [name for name in NEEDED if name not in columns]:
         raise InputError(f"{where}: the first line must name the columns {', '.join(NEEDED)}; missing {missing[0]}.")
     report.name_columns({"audio": "path", "text": "sentence", "speaker": "client_id"}, columns)
+    times = unread_times(columns)
     for where, line in lines:
         values = line.rstrip("\r\n").split("\t")
         if len(values) != len(columns):
@@ -38,7 +40,8 @@ def read(source: Path, options: SourceOptions, report: SourceReport) -> Iterator
         row = dict(zip(columns, values, strict=True))
         name = row["path"] if Path(row["path"]).suffix else f"{row['path']}.mp3"  # no suffix in the first releases
         if audio := below(clips, name, where, report):
-            yield SourceEntry(where, audio, row["sentence"], speaker=row["client_id"] or None)
+            check_times(row, times, where)
+            yield SourceEntry(where, audio, row["sentence"], audio.stem, speaker=row["client_id"])
 
 
 def _table(source: Path) -> Path:

@@ -1,14 +1,16 @@
-"""Code shared by all formats: entries, options, reports, columns, and utterances of entries, from audio headers."""
+"""Code shared by all formats: entries, options, reports, paths, and utterances of entries, from audio headers."""
 
+import os
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
-from functools import lru_cache
+from dataclasses import dataclass, field, replace
+from functools import lru_cache, partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote, urlsplit
 
 from asr.base.audio.load import AUDIO_SUFFIXES, END_TOLERANCE_SECONDS, AudioInfo, audio_info
 from asr.base.storage.location import scheme
@@ -17,13 +19,7 @@ from asr.errors import InputError, shown
 
 THREADS = 8  # reading headers is limited by the disk
 CHUNK = 4096  # number of entries whose audio is examined at a time
-TEXT_COLUMNS = ("text", "transcription", "sentence", "transcript", "normalized_text")
-SPEAKER_COLUMNS = ("speaker", "speaker_id", "client_id")
-ID_COLUMNS = ("id", "utterance_id", "utt_id")
-AUDIO_COLUMNS = (
-    *("audio", "audio_filepath", "audio_path", "audio_file", "path", "file_path", "filepath"),
-    *("file_name", "filename", "file", "wav", "wav_path", "wav_filename"),
-)
+MAX_OVERSHOOT = 0.5  # seconds beyond the end of a recording that are cut, as in lhotse and Kaldi's extract-segments
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,23 +30,28 @@ class SourceEntry:
         where: place in the source, file:line.
         audio: path of the audio file.
         text: transcript of the utterance.
-        id: id that is unique in a source; None: the name of the audio file is used.
+        name: name of the utterance by its place in the source; the id if the source has no unique ids.
+        id: id that the source gives; None: none.
         speaker: name of the speaker; None: unknown.
         offset: start of the utterance in the file, in seconds; None: the utterance is the whole file.
         duration: duration in seconds; None: up to the end of the file, whose length is read from the file.
-        max_overshoot: maximum time in seconds by which the utterance may exceed the end of the file; it is then cut.
         channels: channels of the file to which the text belongs; (): all.
     """
 
     where: str
     audio: Path
     text: str
+    name: str
     id: str | None = None
     speaker: str | None = None
     offset: float | None = None
     duration: float | None = None
-    max_overshoot: float = END_TOLERANCE_SECONDS
     channels: tuple[Any, ...] = ()
+
+    @property
+    def place(self) -> tuple[Path, float | None, float | None]:
+        """The recording, and the part of it."""
+        return self.audio, self.offset, self.duration
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,32 +116,84 @@ class SourceReport:
         self.ignored |= dict.fromkeys(column for column in present if column not in self.columns.values())
 
 
-def utterances(entries: Iterable[SourceEntry], report: SourceReport) -> Iterator[Utterance]:
-    """Examine the audio of entries in several threads, and yield utterances in the order of the entries."""
-    first: dict[str, str] = {}
+def utterances(entries: Iterable[SourceEntry], report: SourceReport) -> list[Utterance]:
+    """Examine the audio of entries in several threads; return the utterances, with unique ids, in their order."""
+    examined: list[tuple[SourceEntry, Utterance]] = []
     remaining = iter(entries)
+    complete = partial(_complete, info_of=lru_cache(maxsize=CHUNK)(audio_info))  # utterances may share a file
     with ThreadPoolExecutor(THREADS) as pool:
         while chunk := list(islice(remaining, CHUNK)):
-            for entry, completed in zip(chunk, pool.map(_complete, chunk), strict=True):
+            for entry, completed in zip(chunk, pool.map(complete, chunk), strict=True):
                 if isinstance(completed, str):
                     report.problems.append(completed)
-                elif completed.id in first:
-                    report.add(entry.where, f"ids must be unique; {completed.id!r} is at {first[completed.id]}")
                 else:
-                    first[completed.id] = entry.where
-                    report.num_cut += entry.duration is not None and completed.duration < entry.duration
-                    yield completed
+                    examined.append((entry, completed))
+    ids = _identify(examined, report)
+    last = _last_starts(entry for entry, _ in examined)
+    first: dict[str, str] = {}
+    found = []
+    for (entry, utterance), identity in zip(examined, ids, strict=True):
+        if identity in first:
+            report.add(entry.where, f"ids must be unique; {identity!r} is at {first[identity]}")
+        elif entry.duration is None and entry.offset is not None and entry.offset < last[entry.audio]:
+            starts = f"it starts at {entry.offset:g} s, and another at {last[entry.audio]:g} s"
+            report.add(entry.where, f"a segment without an end must be the last of {entry.audio}; {starts}")
+        else:
+            first[identity] = entry.where
+            report.num_cut += entry.duration is not None and utterance.duration < entry.duration
+            found.append(replace(utterance, id=identity))
+    return found
 
 
-def _complete(entry: SourceEntry) -> Utterance | str:
+def _identify(examined: Sequence[tuple[SourceEntry, Utterance]], report: SourceReport) -> list[str]:
+    """Return the ids of utterances: those of the source, or else their names, or else their paths and starts.
+
+    No two recordings, or parts of a recording, get the same id: a column `id` may name sentences, of which each is read
+    by several speakers. Of entries with the same recording and the same id, the caller refuses all but the first.
+    """
+    entries = [entry for entry, _ in examined]
+    given = [utterance.id for _, utterance in examined]
+    repeated = _repeated(given, entries)
+    if repeated is None:
+        return given
+    if any(entry.id is not None for entry in entries):
+        column = report.columns.pop("id", "id")
+        report.ignored[f"{column} (it repeats: {shown(repeated)})"] = None
+    names = [entry.name for entry in entries]
+    if _repeated(names, entries) is None:
+        return names
+    paths = [os.path.abspath(entry.audio) for entry in entries]
+    folder = os.path.commonpath([os.path.dirname(path) for path in paths])
+    parts = ["" if entry.offset is None else f"@{entry.offset}+{entry.duration}" for entry in entries]
+    return [f"{os.path.relpath(path, folder)}{part}" for path, part in zip(paths, parts, strict=True)]
+
+
+def _repeated(ids: Sequence[str], entries: Iterable[SourceEntry]) -> str | None:
+    """Return the first id that two different recordings, or parts of a recording, have; None if there is none."""
+    places: dict[str, object] = {}
+    for identity, entry in zip(ids, entries, strict=True):
+        if places.setdefault(identity, entry.place) != entry.place:
+            return identity
+    return None
+
+
+def _last_starts(entries: Iterable[SourceEntry]) -> dict[Path, float]:
+    """Return the last start of a segment in each recording."""
+    last: dict[Path, float] = {}
+    for entry in entries:
+        last[entry.audio] = max(last.get(entry.audio, 0.0), entry.offset or 0.0)
+    return last
+
+
+def _complete(entry: SourceEntry, info_of: Callable[[Path], AudioInfo]) -> Utterance | str:
     """Return the utterance of an entry, or a message if its audio is unusable."""
-    line: dict[str, Any] = {"audio_filepath": str(entry.audio), "text": entry.text, "id": entry.id or entry.audio.stem}
+    line: dict[str, Any] = {"audio_filepath": str(entry.audio), "text": entry.text, "id": entry.id or entry.name}
     line |= {"offset": entry.offset, "speaker": entry.speaker, "duration": entry.duration}
-    for key, value in {"text": entry.text, "id": entry.id, "speaker": entry.speaker}.items():
+    for key, value in {"text": entry.text, "id": line["id"], "speaker": entry.speaker}.items():
         if isinstance(value, str) and re.search("[\udc80-\udcff]", value):
             return f"{entry.where}: the {key} must be UTF-8; got {value!a}"
     try:
-        info = _info(entry.audio)
+        info = info_of(entry.audio)
         if entry.channels and info.num_channels > len(entry.channels):
             must = f"{entry.audio} must have no other channels, because they would be mixed under the text"
             given = f"the text belongs to channel {', '.join(map(str, entry.channels))} of {info.num_channels}"
@@ -148,7 +201,7 @@ def _complete(entry: SourceEntry) -> Utterance | str:
             return f"{entry.where}: {must}; {given}. {cure}"
         seconds, start = info.num_samples / info.sample_rate, entry.offset or 0.0
         end = seconds if entry.duration is None else start + entry.duration
-        if start >= seconds or end > seconds + entry.max_overshoot:
+        if start >= seconds or end > seconds + MAX_OVERSHOOT:
             span = f"from {start:g} to {end:g} s"
             return f"{entry.where}: the utterance must end within {entry.audio}; it is {span} of {seconds:g} s"
         if entry.duration is None or end > seconds + END_TOLERANCE_SECONDS:
@@ -157,12 +210,6 @@ def _complete(entry: SourceEntry) -> Utterance | str:
     except InputError as error:
         message = str(error)
         return message if message.startswith(entry.where) else f"{entry.where}: {message}"
-
-
-@lru_cache(maxsize=CHUNK)
-def _info(audio: Path) -> AudioInfo:
-    """Return the format and length of a file; cached, because several utterances may share a file."""
-    return audio_info(audio)
 
 
 def below(folder: Path, name: str, where: str, report: SourceReport) -> Path | None:
@@ -175,7 +222,13 @@ def below(folder: Path, name: str, where: str, report: SourceReport) -> Path | N
 
 
 def located(root: Path, name: str, where: str, report: SourceReport) -> Path | None:
-    """Return the path of the named file, relative to a folder or absolute; for other names, add a problem."""
+    """Return the path of the named file, relative to a folder or absolute; for other names, add a problem.
+
+    A file:// URL of this machine is the path that it names.
+    """
+    url = urlsplit(name) if scheme(name) == "file" else None
+    if url is not None and url.netloc in ("", "localhost"):
+        name = unquote(url.path)
     if scheme(name):
         must = f"audio must be a file; got the URL {shown(name)}"
         report.add(where, f"{must}. Fetch the file, and name the copy")
@@ -187,37 +240,10 @@ def located(root: Path, name: str, where: str, report: SourceReport) -> Path | N
 
 
 def audio_beside(base: Path, preferred: str) -> Path:
-    """Return the audio file whose name without suffix is `base`; with the preferred suffix if there is none."""
+    """Return the audio file of the name `base`, with or without a suffix; with the preferred one if there is none."""
     first = base.with_name(base.name + preferred)
-    paths = (first, *(base.with_name(base.name + suffix) for suffix in AUDIO_SUFFIXES))
-    return next((path for path in paths if path.is_file()), first)
-
-
-def first_column(names: Iterable[str], columns: Iterable[str]) -> str | None:
-    """Return the column with the first of the names that a column has, in any case; None if there is no such column."""
-    present = {column.strip().casefold(): column for column in columns}
-    return next((present[name] for name in names if name in present), None)
-
-
-def text_column(columns: Iterable[str], options: SourceOptions, where: str) -> str:
-    """Return the name of the column of texts."""
-    return _needed_column(list(columns), TEXT_COLUMNS, options.text_column, where, "--text-column")
-
-
-def audio_column(columns: Iterable[str], options: SourceOptions, where: str) -> str:
-    """Return the name of the column of audio files."""
-    return _needed_column(list(columns), AUDIO_COLUMNS, options.audio_column, where, "--audio-column")
-
-
-def _needed_column(columns: list[str], names: tuple[str, ...], given: str | None, where: str, option: str) -> str:
-    column = first_column(names, columns) if given is None else given
-    if column in columns:
-        return column
-    must = f"{where}: must have a column {' or '.join(names if given is None else (given,))}"
-    raise InputError(f"{must}; it has {', '.join(columns) or 'none'}. Give {option}.")
-
-
-def value_of(row: Mapping[str, Any], column: str | None) -> str | None:
-    """Return the value of a row, such as its speaker, as a string; None if there is no such column, or no value."""
-    value = None if column is None else row.get(column)
-    return None if value in (None, "") else str(value)
+    paths = (first, *(base.with_name(base.name + suffix) for suffix in AUDIO_SUFFIXES), base)
+    missing = base if base.suffix.lower() in AUDIO_SUFFIXES else first
+    return next(
+        (path for path in paths if os.path.isfile(path)), missing
+    )  # Path.is_file refuses names that are too long

@@ -19,6 +19,7 @@ from asr.apps.finetune import (
     text_files,
 )
 from asr.apps.finetune.entry import Reader, SourceOptions
+from asr.apps.finetune.rows import first_object, is_json_list, is_utf_16
 from asr.base.text.numbers import counted
 from asr.base.text.printable import listed
 from asr.errors import InputError
@@ -85,12 +86,17 @@ def recognised(path: Path, option: str) -> str:
         kinds = " or ".join(FORMATS[name].kind for name in names)
         raise InputError(f"{path} could be {kinds}. Give {' or '.join(f'{option} {name}' for name in names)}.")
     kinds = ", ".join(format.kind for format in FORMATS.values())
-    raise InputError(f"{path}: must be one of {kinds}; got {_content(path)}. Give the file or folder of one format.")
+    cure = "Save it as UTF-8" if is_utf_16(path) else "Give the file or folder of one format"
+    raise InputError(f"{path}: must be one of {kinds}; got {_content(path)}. {cure}.")
 
 
 def _content(path: Path) -> str:
     """Return what a path is, for errors: for a folder, the kinds of files directly in it."""
     if not path.is_dir():
-        return f"a file {path.suffix or 'without suffix'}" if path.exists() else "a path where nothing exists"
+        if not path.exists():
+            return "a path where nothing exists"
+        keys = list(first_object(path))
+        of = f", {'a JSON list' if is_json_list(path) else 'JSON'} with {listed(keys)}" if keys else ""
+        return f"a file {path.suffix or 'without suffix'}{' in UTF-16' if is_utf_16(path) else ''}{of}"
     kinds = Counter("folder" if child.is_dir() else f"{child.suffix} file".strip() for child in path.iterdir())
     return f"a folder with {listed([counted(count, kind) for kind, count in kinds.most_common()]) or 'nothing'}"

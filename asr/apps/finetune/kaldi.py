@@ -8,11 +8,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from asr.apps.finetune.entry import SourceEntry, SourceOptions, SourceReport
+from asr.apps.finetune.entry import SourceEntry, SourceOptions, SourceReport, located
 from asr.core.data.manifest import named_lines
 from asr.errors import InputError
 
-MAX_OVERSHOOT = 0.5  # seconds by which a segment may exceed its recording, as in Kaldi's extract-segments
 Table = dict[str, tuple[str, str]]  # maps the key of a line to the line's place (file:line) and remaining text
 
 
@@ -68,7 +67,14 @@ def read(source: Path, options: SourceOptions, report: SourceReport) -> Iterator
             if not channels and segment.recording in files:  # RECORDING FILE CHANNEL
                 channels = tuple(files[segment.recording][1].split()[1:])
             yield SourceEntry(
-                where, audio, text, name, speaker, segment.start, segment.duration, MAX_OVERSHOOT, channels
+                where,
+                audio,
+                text,
+                name,
+                speaker=speaker,
+                offset=segment.start,
+                duration=segment.duration,
+                channels=channels,
             )
 
 
@@ -95,7 +101,7 @@ def _audio(value: str, root: Path, where: str, report: SourceReport) -> Path | N
     if value == "-" or value.rpartition(":")[2].isdigit():
         report.add(where, f"must name a file; got a place in a stream or an archive: {value!r}")
         return None
-    return root / value
+    return located(root, value, where, report)
 
 
 def _segments(path: Path, report: SourceReport) -> dict[str, KaldiSegment]:

@@ -9,26 +9,32 @@
                 with spaces), start, end (seconds) and channel, which any result of a region may have
 
 A result of type `textarea` is a transcript: of a region if a result with its id has start and end, otherwise of the
-whole file. Other results, regions without a text, and all other keys are not read (`meta.text` neither).
+whole file. A result needs neither id nor value: scripts that import annotations leave ids out, relations have no value.
+Other results and regions without a text are counted; all other keys are not read (`meta.text` neither).
 
 Cancelled annotations, annotations without a text, and predictions are dropped and counted. If an annotation is a ground
 truth, the others are not used. Annotations whose texts differ are a problem, unless `annotator` or `newest` decides.
 Label Studio writes channel 0 also for mono regions: only if a region has another one, texts belong to channels.
 """
 
+import os
+import re
+from base64 import b64decode
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import parse_qs, unquote, urlsplit
 
-import orjson
+from asr.apps.finetune.columns import audio_column
+from asr.apps.finetune.entry import SourceEntry, SourceOptions, SourceReport, below, located
+from asr.apps.finetune.rows import first_object, is_json_list, json_list
+from asr.base.storage.location import HTTP
+from asr.errors import InputError, shown
 
-from asr.apps.finetune.entry import SourceEntry, SourceOptions, SourceReport, audio_column, below, located
-from asr.apps.finetune.rows import first_line
-from asr.errors import InputError, reason_of, shown
-
-UPLOADED, LOCAL = "/data/upload/", "/data/local-files/"
+UPLOADED, LOCAL, PRESIGNED = "/data/upload/", "/data/local-files/", "/presign/"
+KEYS = {"data", "annotations", "annotator", "annotation_id"}  # of a task, or of an object of JSON-MIN
+UPLOAD = re.compile(r"[0-9a-f]{8}-")  # begins the names that Label Studio gives to uploads
 EXPORT = "Export from Label Studio with the format JSON"
 
 
@@ -72,15 +78,26 @@ class StudioAnnotation(NamedTuple):
 
 
 def accepts(path: Path) -> bool:
-    """Return whether a file is a .json with a list."""
-    return path.suffix.lower() == ".json" and first_line(path).lstrip().startswith("[")
+    """Return whether a file is a .json with a list of tasks, or a folder has one such file."""
+    return _export(path) is not None
+
+
+def _export(path: Path) -> Path | None:
+    """Return an export, or the only export of a folder."""
+    files = path.iterdir() if path.is_dir() else [path]
+    lists = [file for file in files if file.suffix.lower() == ".json" and is_json_list(file)]
+    keys = {file: first_object(file).keys() for file in lists}
+    exports = [file for file in lists if keys[file] & KEYS or (file == path and not keys[file])]
+    return exports[0] if len(exports) == 1 else None
 
 
 def read(source: Path, options: SourceOptions, report: SourceReport) -> Iterator[SourceEntry]:
-    """Read an export; audio is looked for below `options.root`, or beside the export.
+    """Read an export, or the only export of a folder; audio is looked for below `options.root`, or beside the export.
 
-    Of a path /data/upload/1/x.wav, 1/x.wav and then x.wav is looked for; of /data/local-files/?d=a/x.wav, a/x.wav.
+    Of a path /data/upload/1/0a1b2c3d-x.wav, 1/0a1b2c3d-x.wav, 0a1b2c3d-x.wav and x.wav are looked for; of
+    /data/local-files/?d=a/x.wav, a/x.wav; also of such paths after the address of a server.
     """
+    source = _export(source) or source
     tasks = _tasks(source)
     names = _field_names(tasks)
     field = _field(names, options.field, source)
@@ -92,7 +109,7 @@ def read(source: Path, options: SourceOptions, report: SourceReport) -> Iterator
         try:
             annotation = _chosen(_annotations(task, field, report), options, where, report)
             audio = _audio(task["data"][key], options.root or source.parent, where, report) if annotation else None
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
             report.add(where, f"must have Label Studio's keys; {type(error).__name__}: {error}")
             continue
         if annotation and audio:
@@ -101,11 +118,10 @@ def read(source: Path, options: SourceOptions, report: SourceReport) -> Iterator
 
 def _tasks(source: Path) -> list[dict[str, Any]]:
     try:
-        tasks = orjson.loads(source.read_bytes().removeprefix(b"\xef\xbb\xbf"))
-    except (OSError, orjson.JSONDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else reason_of(error)
-        raise InputError(f"{source}: must be JSON, a list of tasks; {reason}. {EXPORT}.") from None
-    if not isinstance(tasks, list) or not tasks or not isinstance(tasks[0], dict):
+        tasks = json_list(source, "an export of Label Studio")
+    except InputError as error:
+        raise InputError(f"{error} {EXPORT}.") from None
+    if not tasks or not isinstance(tasks[0], dict):
         raise InputError(f"{source}: must be a list of tasks; got {shown(tasks)}. {EXPORT}.")
     if not isinstance(tasks[0].get("data"), dict) or not isinstance(tasks[0].get("annotations"), list):
         kind = "JSON-MIN" if "annotator" in tasks[0] else f"a list with {', '.join(tasks[0]) or 'no keys'}"
@@ -160,6 +176,8 @@ def _annotations(task: Mapping[str, Any], field: str | None, report: SourceRepor
             time if time is None or time.tzinfo else time.replace(tzinfo=UTC),
             _regions(annotation["result"], field),
         )
+        report.dropped.update(_kind_of_unread(result) for result in annotation["result"])
+        del report.dropped[""]
         if annotation.get("was_cancelled"):
             report.dropped["cancelled annotation"] += 1
         elif not parsed.texts:
@@ -169,15 +187,38 @@ def _annotations(task: Mapping[str, Any], field: str | None, report: SourceRepor
     return annotations
 
 
+def _value(result: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the value of a result; {} if it has none, such as a relation."""
+    value = result.get("value")
+    return value if isinstance(value, dict) else {}
+
+
+def _kind_of_unread(result: Mapping[str, Any]) -> str:
+    """Return the noun of a result that is neither a text nor a place; "" for others."""
+    if _is_text(result) or _value(result).keys() & {"start", "end"}:
+        return ""
+    return str(result.get("type") or "result without a type")
+
+
+def _region_id(result: Mapping[str, Any]) -> str | None:
+    """Return the id of the region of a result: its times if it has no id; None if it has neither."""
+    place = _value(result)
+    times = f"{place['start']}-{place['end']}" if {"start", "end"} <= place.keys() else None
+    return times if result.get("id") is None else str(result["id"])
+
+
 def _regions(results: Sequence[Mapping[str, Any]], field: str | None) -> list[StudioRegion]:
     """Return the regions of an annotation, with or without a text, and the text of the whole recording."""
-    places = {result["id"]: result["value"] for result in results if "end" in result["value"]}
+    for result in results:
+        if len(_value(result).keys() & {"start", "end"}) == 1:
+            raise ValueError("a region must have start and end; it has only one of them")
+    places = {_region_id(result): _value(result) for result in results if "end" in _value(result)}
     texts: dict[str | None, list[str]] = {region: [] for region in places}
     for result in results:
-        if _is_text(result) and result["from_name"] == field:
+        if _is_text(result) and result.get("from_name") == field:
             text = result["value"]["text"]
-            region = result["id"] if result["id"] in places else None
-            texts.setdefault(region, []).extend([text] if isinstance(text, str) else text)
+            region = _region_id(result)
+            texts.setdefault(region if region in places else None, []).extend([text] if isinstance(text, str) else text)
     if any(texts.get(None, ())) and any(texts[region] for region in places):
         raise ValueError("texts must be of the whole file or of regions; this annotation has both")
     regions = []
@@ -217,13 +258,27 @@ def _differ(annotations: Sequence[StudioAnnotation]) -> bool:
 def _audio(value: str, root: Path, where: str, report: SourceReport) -> Path | None:
     """Return the audio file of a task; for a name that is not supported, add a problem and return None."""
     url = urlsplit(value)
-    if LOCAL in url.path and not url.scheme:
-        return below(root, parse_qs(url.query)["d"][0], where, report)
-    if UPLOADED not in url.path or url.scheme:
+    if url.scheme not in ("", *HTTP):
         return located(root, value, where, report)
-    audio = below(root, unquote(url.path.partition(UPLOADED)[2]), where, report)
-    flat = audio and root / audio.name
-    return flat if audio and flat and flat.is_file() and not audio.is_file() else audio
+    if PRESIGNED in url.path and "fileuri" in parse_qs(url.query):
+        stored = b64decode(parse_qs(url.query)["fileuri"][0] + "==", validate=False).decode("utf-8", "replace")
+        must = f"audio must be a file; got a link of Label Studio to {shown(stored)}"
+        report.add(where, f"{must}. Fetch the file, and name the copy")
+        return None
+    if LOCAL in url.path:
+        names = [parse_qs(url.query)["d"][0]]
+    elif UPLOADED in url.path:
+        name = unquote(url.path.partition(UPLOADED)[2])
+        file = Path(name).name
+        names = [name, file, UPLOAD.sub("", file, count=1)]
+    else:
+        return located(root, value, where, report)
+    paths = [below(root, name, where, report) for name in names[:1]]
+    if None in paths:
+        return None
+    paths += [root / name for name in names[1:]]
+    present = next((path for path in paths if path and os.path.isfile(path)), None)
+    return located(root, value, where, report) if present is None and url.scheme else present or paths[0]
 
 
 def _entries(

@@ -1,25 +1,28 @@
-"""lhotse's manifests, which are JSONL with or without gzip: cuts, or supervisions with their recordings."""
+"""lhotse's manifests: cuts, or supervisions with their recordings, as JSON lines or a JSON list, also in a .gz."""
 
-import gzip
-import zlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from asr.apps.finetune.entry import SourceEntry, SourceOptions, SourceReport
-from asr.apps.finetune.rows import first_object
-from asr.base.system.files import bounded_lines
-from asr.core.data.manifest import MAX_LINE_LENGTH, named_lines, parse_object
+from asr.apps.finetune.entry import SourceEntry, SourceOptions, SourceReport, located
+from asr.apps.finetune.rows import first_object, json_objects
+from asr.core.data.manifest import known
 from asr.errors import InputError
 
+KIND = "a manifest of lhotse"
+READ = ("id", "type", "recording", "recording_id", "supervisions", "start", "duration", "channel", "text", "speaker")
 PLAIN = ("MonoCut", "MultiCut", None)  # lhotse mixes or pads cuts of other types when it loads them
 SUPERVISION_TOLERANCE_SECONDS = 0.002  # as in lhotse's validate_for_asr
 
 
 def accepts(path: Path) -> bool:
     """Return whether the first line of a file is a cut or a supervision."""
-    keys = first_object(path).keys()
-    return ("supervisions" in keys or "recording_id" in keys) and "audio_filepath" not in keys
+    row = first_object(path)
+    return (_is_cut(row) or "recording_id" in row) and "audio_filepath" not in row
+
+
+def _is_cut(row: Mapping[str, Any]) -> bool:
+    return "supervisions" in row or str(row.get("type")).endswith("Cut")  # a MixedCut has tracks instead
 
 
 def read(source: Path, options: SourceOptions, report: SourceReport) -> Iterator[SourceEntry]:
@@ -27,38 +30,44 @@ def read(source: Path, options: SourceOptions, report: SourceReport) -> Iterator
     root = options.root or source.parent
     recordings = {}
     if options.recordings is not None:
-        for where, row in _rows(options.recordings, report):
+        for where, row in json_objects(options.recordings, KIND, report):
             if not isinstance(row.get("id"), str):
                 report.add(where, f"id must be a string; got {row.get('id')!r}")
                 continue
             recordings[row["id"]] = (where, row)
-    for where, row in _rows(source, report):
+    for where, row in json_objects(source, KIND, report):
         try:
-            if "supervisions" in row:
-                yield _cut(row, where, root)
+            if _is_cut(row):
+                entry = _cut(row, where, root, report)
             elif "recording_id" in row:
-                yield _supervision(row, where, root, recordings)
+                entry = _supervision(row, where, root, recordings, report)
             else:
                 raise InputError("must be a cut or a supervision; it has neither supervisions nor recording_id")
+            for part in (row, *row.get("supervisions", ())):
+                report.ignored |= dict.fromkeys(key for key in part if key not in READ)
+            if entry is not None:
+                yield entry
         except InputError as error:
             report.add(where, str(error))
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
             report.add(where, f"must have lhotse's keys; {type(error).__name__}: {error}")
 
 
-def _cut(row: Mapping[str, Any], where: str, root: Path) -> SourceEntry:
+def _cut(row: Mapping[str, Any], where: str, root: Path, report: SourceReport) -> SourceEntry | None:
     if row.get("type") not in PLAIN:
         raise InputError(f"must be a plain cut; got {row['type']}. Write its audio first: CutSet.save_audios")
-    speakers = {supervision["speaker"] for supervision in row["supervisions"] if supervision.get("speaker")}
+    speakers = {known(str(part["speaker"])) for part in row["supervisions"] if part.get("speaker")}
     speaker = speakers.pop() if len(speakers) == 1 else None
-    return _entry(where, row["recording"], root, _joined_text(row), row, speaker)
+    return _entry(where, row["recording"], root, _joined_text(row), row, speaker, report)
 
 
-def _supervision(row: Mapping[str, Any], where: str, root: Path, recordings: Mapping[Any, Any]) -> SourceEntry:
+def _supervision(
+    row: Mapping[str, Any], where: str, root: Path, recordings: Mapping[Any, Any], report: SourceReport
+) -> SourceEntry | None:
     if row["recording_id"] not in recordings:
         raise InputError(f"recording {row['recording_id']!r} is not known. Give --recordings recordings.jsonl.gz")
     recording = recordings[row["recording_id"]][1]
-    return _entry(where, recording, root, row.get("text") or "", row, row.get("speaker"))
+    return _entry(where, recording, root, row.get("text") or "", row, row.get("speaker"), report)
 
 
 def _entry(
@@ -68,8 +77,12 @@ def _entry(
     text: str,
     row: Mapping[str, Any],
     speaker: str | None,
-) -> SourceEntry:
-    """Return an entry for a cut or supervision; its offset is None if it is the whole recording."""
+    report: SourceReport,
+) -> SourceEntry | None:
+    """Return an entry for a cut or supervision; its offset is None if it is the whole recording.
+
+    After adding a problem with the name of the audio, return None.
+    """
     if recording.get("transforms"):
         raise InputError("audio must not have transforms, which lhotse applies on loading; this recording has some")
     sources = recording["sources"]
@@ -78,8 +91,11 @@ def _entry(
         raise InputError(f"a recording must be one file; got {kinds or 'none'}. Commands and URLs are not supported")
     start, duration = float(row["start"]), float(row["duration"])
     whole = start == 0 and abs(duration - float(recording["duration"])) < 1e-3
-    audio, offset = root / sources[0]["source"], None if whole else start
-    return SourceEntry(where, audio, text, row["id"], speaker, offset, duration, channels=_text_channels(row))
+    audio, offset = located(root, sources[0]["source"], where, report), None if whole else start
+    if audio is None:
+        return None
+    name, channels = row["id"], _text_channels(row)
+    return SourceEntry(where, audio, text, name, speaker=speaker, offset=offset, duration=duration, channels=channels)
 
 
 def _joined_text(cut: Mapping[str, Any]) -> str:
@@ -107,26 +123,3 @@ def _channels_of(part: Mapping[str, Any]) -> tuple[Any, ...]:
     """Return the channels of a cut or a supervision; () if it names none."""
     channel = part.get("channel")
     return tuple(channel) if isinstance(channel, list) else () if channel is None else (channel,)
-
-
-def _rows(path: Path, report: SourceReport) -> Iterator[tuple[str, dict[str, Any]]]:
-    for where, line in _lines(path):
-        try:
-            yield where, parse_object(line, where)
-        except InputError as error:
-            report.problems.append(str(error))
-
-
-def _lines(path: Path) -> Iterator[tuple[str, str]]:
-    if path.suffix != ".gz":
-        yield from named_lines(path, "a manifest of lhotse")
-        return
-    where = str(path)
-    try:
-        with gzip.open(path, "rt", encoding="utf-8", errors="surrogateescape") as file:
-            for where, line in bounded_lines(file.readline, MAX_LINE_LENGTH, str(path)):
-                if line.strip():
-                    yield where, line
-    except (OSError, EOFError, zlib.error) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise InputError(f"{where}: must be a complete and readable gzip file; {reason}.") from None

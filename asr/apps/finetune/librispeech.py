@@ -29,7 +29,9 @@ def read(source: Path, options: SourceOptions, report: SourceReport) -> Iterator
             if not text.strip():
                 report.add(where, f"must be ID TEXT; got {name!r} alone")
             elif base := below(transcript.parent, name, where, report):
-                yield SourceEntry(where, audio_beside(base, ".flac"), text.strip(), name, name.partition("-")[0])
+                yield SourceEntry(
+                    where, audio_beside(base, ".flac"), text.strip(), name, speaker=name.partition("-")[0]
+                )
 
 
 def _transcripts(folder: Path) -> Iterator[Path]:

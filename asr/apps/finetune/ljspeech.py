@@ -1,20 +1,20 @@
-"""LJSpeech and corpora with the same layout: metadata.csv with ID|text|normalised text, and the folder wavs."""
+"""LJSpeech and corpora with the same layout: metadata.csv with ID|text|normalised text, and the folder wavs.
 
-from collections.abc import Iterator
+An id may be the name of the audio with its suffix or its folder, as in the lists of VITS. One of three columns may name
+the speaker instead: it has fewer words than the text and shares none with it, which a normalised text does not.
+"""
+
+import os
+import re
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from asr.apps.finetune.entry import (
-    AUDIO_COLUMNS,
-    TEXT_COLUMNS,
-    SourceEntry,
-    SourceOptions,
-    SourceReport,
-    audio_beside,
-    below,
-    first_column,
-)
+from asr.apps.finetune.columns import AUDIO_COLUMNS, TEXT_COLUMNS, first_column
+from asr.apps.finetune.entry import SourceEntry, SourceOptions, SourceReport, audio_beside, below
 from asr.apps.finetune.rows import first_line
 from asr.core.data.manifest import named_lines
+
+Rows = list[tuple[str, list[str]]]  # the place of each line, file:line, and its columns
 
 
 def accepts(path: Path) -> bool:
@@ -28,15 +28,40 @@ def read(source: Path, options: SourceOptions, report: SourceReport) -> Iterator
     """Read a metadata.csv or the folder that contains it; the text is the last column, with numbers spelled out."""
     table = _table(source)
     wavs = options.root or table.parent / "wavs"
-    report.name_columns({"text": "last column"})
+    rows: Rows = []
     for where, line in named_lines(table, "LJSpeech's metadata.csv"):
-        name, *texts = line.rstrip("\r\n").split("|")
-        if len(texts) not in (1, 2):
-            report.add(where, f"must be ID|TEXT or ID|TEXT|NORMALISED; got {1 + len(texts)} columns")
-            continue
+        columns = line.rstrip("\r\n").split("|")
+        if len(columns) in (2, 3):
+            rows.append((where, columns))
+        else:
+            report.add(where, f"must be ID|TEXT or ID|TEXT|NORMALISED; got {len(columns)} columns")
+    speaker = _speaker_column([columns for _, columns in rows if len(columns) == 3])
+    text = 1 if speaker == 2 else -1
+    used = {"text": "column 2" if text == 1 else "last column"}
+    report.name_columns(used | {"speaker": None if speaker is None else f"column {speaker + 1}"})
+    for where, columns in rows:
+        name = columns[0]
         base = below(wavs, name, where, report)
         if base is not None:
-            yield SourceEntry(where, audio_beside(base, ".wav"), texts[-1] or texts[0], name)
+            audio, beside = audio_beside(base, ".wav"), audio_beside(table.parent / name, ".wav")
+            is_beside = options.root is None and not os.path.isfile(audio) and os.path.isfile(beside)
+            named = None if speaker is None or len(columns) < 3 else columns[speaker]
+            yield SourceEntry(where, beside if is_beside else audio, columns[text] or columns[1], name, speaker=named)
+
+
+def _speaker_column(rows: Sequence[Sequence[str]]) -> int | None:
+    """Return the number, from 0, of the column that names speakers in most rows; None if there is no such column."""
+    if sum(_names_no_text(row[2], row[1]) for row in rows) > len(rows) / 2:
+        return 2
+    # A text of digits also has fewer words than its normalised text; speakers repeat.
+    repeats = 2 * len({row[1] for row in rows}) <= len(rows)
+    return 1 if repeats and sum(_names_no_text(row[1], row[2]) for row in rows) > len(rows) / 2 else None
+
+
+def _names_no_text(value: str, text: str) -> bool:
+    """Return whether a value has fewer words than a text, and none of them."""
+    words, of_text = (re.findall(r"\w+", each.casefold()) for each in (value, text))
+    return len(words) < len(of_text) and not {*words} & {*of_text}
 
 
 def _table(source: Path) -> Path:

@@ -4,12 +4,19 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from asr.apps.finetune.entry import SourceEntry, SourceOptions, SourceReport
-from asr.apps.finetune.rows import first_object
-from asr.core.data.manifest import named_lines, parse_object, parse_utterance
+from asr.apps.finetune.columns import (
+    CHANNEL_COLUMNS,
+    channels_of,
+    check_times,
+    first_column,
+    unread_times,
+    value_of,
+)
+from asr.apps.finetune.entry import SourceEntry, SourceOptions, SourceReport, located
+from asr.apps.finetune.rows import first_object, json_objects
+from asr.core.data.manifest import parse_utterance
 from asr.errors import InputError
 
-CHANNEL_KEYS = ("channel_selector", "target_channel", "channel")
 PURPOSES = {"audio": "audio_filepath"} | {key: key for key in ("text", "offset", "duration", "speaker", "id")}
 SHARDS = re.compile(r"_OP_|_CL_|\.tar\b")
 
@@ -22,23 +29,28 @@ def accepts(path: Path) -> bool:
 def read(source: Path, options: SourceOptions, report: SourceReport) -> Iterator[SourceEntry]:
     """Read a manifest."""
     root = options.root or source.parent
-    for where, line in named_lines(source, "a manifest"):
+    for where, row in json_objects(source, "a manifest", report):
+        if row.get("offset") is None:
+            check_times(row, unread_times(row.keys() - {*PURPOSES.values()}), where)
         try:
-            row = parse_object(line, where)
             if "shard_id" in row or SHARDS.search(str(row.get("audio_filepath"))):
                 raise InputError(f"{where}: audio must be in files; this manifest names tar files. Unpack them first.")
             utterance = parse_utterance(row, where, root)
+            name = parse_utterance(row | {"id": None}, where, None).id
         except InputError as error:
             report.problems.append(str(error))
             continue
         report.name_columns({purpose: key for purpose, key in PURPOSES.items() if key in row}, row)
-        yield SourceEntry(
-            where,
-            Path(utterance.audio_filepath),
-            utterance.text,
-            utterance.id,
-            utterance.speaker,
-            utterance.offset,
-            utterance.duration,
-            channels=tuple(row[key] for key in CHANNEL_KEYS if row.get(key) not in (None, "average"))[:1],
-        )
+        if audio := located(root, row["audio_filepath"], where, report):
+            channel = first_column(CHANNEL_COLUMNS, row)
+            yield SourceEntry(
+                where,
+                audio,
+                utterance.text,
+                name,
+                id=value_of(row, "id"),
+                speaker=utterance.speaker,
+                offset=utterance.offset,
+                duration=utterance.duration,
+                channels=channels_of(None if channel is None else row[channel]),
+            )

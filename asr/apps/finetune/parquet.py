@@ -2,23 +2,18 @@
 
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from asr.apps.finetune.entry import (
-    ID_COLUMNS,
-    SPEAKER_COLUMNS,
-    SourceEntry,
-    SourceOptions,
-    SourceReport,
-    first_column,
-    text_column,
-    value_of,
-)
+from asr.apps.finetune import audio_folder
+from asr.apps.finetune.columns import Columns, columns_by_purpose, row_entry
+from asr.apps.finetune.entry import SourceEntry, SourceOptions, SourceReport
+from asr.base.audio.load import audio_info
 from asr.base.audio.media import media_kind
 from asr.base.system.files import write_whole
-from asr.errors import InputError, one_line
+from asr.errors import AudioError, InputError, one_line
 
 if TYPE_CHECKING:
     from pyarrow.parquet import ParquetFile
@@ -26,13 +21,16 @@ if TYPE_CHECKING:
 ROWS = 16  # number of rows read at a time; few, because audio may be long
 MAX_RATIO = 20  # maximum ratio of bytes of audio to bytes of the file: audio is hardly compressible
 SPARE_BYTES = 64 << 20  # allowed in addition to MAX_RATIO, because small files of silence compress well
+CUT_TOLERANCE_SECONDS = 0.1  # difference of the length of a file and of the segment that was cut out to be this file
 MAGIC = ((b"RIFF", ".wav"), (b"fLaC", ".flac"), (b"OggS", ".ogg"), (b"ID3", ".mp3"), (b"\xff", ".mp3"))
 MEDIA = {"mov": ".m4a", "matroska": ".webm"}  # suffixes of the kinds of `media_kind`
 SUBTLE = re.compile(r"[^\w.-]|^\.+")  # characters with a special meaning in names of files
 
 
 def accepts(path: Path) -> bool:
-    """Return whether a path is a .parquet file, or a folder with such files at any depth."""
+    """Return whether a path is a .parquet file, or a folder with such files at any depth, and has audio in it."""
+    if audio_folder.accepts(path):
+        return False
     return next(path.rglob("*.parquet"), None) is not None if path.is_dir() else path.suffix == ".parquet"
 
 
@@ -53,9 +51,13 @@ def read(source: Path, options: SourceOptions, report: SourceReport) -> Iterator
         try:
             table = pyarrow.parquet.ParquetFile(file)
             _check_size(_declared_bytes(table), max_bytes, file)
-            columns = _columns(table.schema_arrow.names, options, file)
-            report.name_columns(columns, table.schema_arrow.names)
-            read_columns = [column for column in columns.values() if column is not None]
+            names = table.schema_arrow.names
+            if "audio" not in names:
+                raise InputError(f"{file}: must have the column audio; it has {', '.join(names)}.")
+            columns = columns_by_purpose(names, options, str(file))
+            purposes = {"audio": "audio"} | columns.purposes()
+            report.name_columns(purposes, names)
+            read_columns = [*{*purposes.values(), *columns.unread} - {None}]
             number, num_bytes = 0, 0
             for batch in table.iter_batches(ROWS, columns=read_columns):
                 for row in batch.to_pylist():
@@ -95,25 +97,16 @@ def _check_size(size: int, max_bytes: int, file: Path) -> None:
         raise InputError(f"{must}; they unpack to {size >> 20} MiB or more. Is the file damaged?")
 
 
-def _columns(names: list[str], options: SourceOptions, file: Path) -> dict[str, str | None]:
-    """Return the column for each purpose; None: there is no such column."""
-    if "audio" not in names:
-        raise InputError(f"{file}: must have the column audio; it has {', '.join(names)}.")
-    text = text_column(names, options, str(file))
-    speaker, identity = first_column(SPEAKER_COLUMNS, names), first_column(ID_COLUMNS, names)
-    return {"audio": "audio", "text": text, "speaker": speaker, "id": identity}
-
-
 def _entry(
     row: dict[str, Any],
     where: str,
-    columns: Mapping[str, str | None],
+    columns: Columns,
     audio_dir: Path,
     folder: Path,
     report: SourceReport,
 ) -> Iterator[SourceEntry]:
     """Write the audio of a row to a file below `audio_dir`, and yield its entry."""
-    text, audio = row[str(columns["text"])], row[str(columns["audio"])]
+    text, audio = row[columns.text], row["audio"]
     content = audio.get("bytes") if isinstance(audio, dict) else audio
     if not isinstance(content, bytes) or not isinstance(text, str):
         report.add(where, f"must hold audio in bytes, and a text; got {type(content).__name__} and {text!r}")
@@ -127,5 +120,18 @@ def _entry(
     if os.path.realpath(path) != os.path.join(os.path.realpath(audio_dir), folder, path.name):
         raise InputError(f"{path}: must be in --audio-dir; a link leads from it to {os.path.realpath(path)}.")
     write_whole(path, lambda file: file.write(content))
-    name = value_of(row, columns["id"]) or f"{'_'.join(folder.parts)}-{path.stem}"
-    yield SourceEntry(where, path, text, name, value_of(row, columns["speaker"]))
+    name = f"{'_'.join(folder.parts)}-{path.stem}"
+    if entry := row_entry(row, columns, where, path, name, report):
+        yield _cut_out(entry, name)
+
+
+def _cut_out(entry: SourceEntry, name: str) -> SourceEntry:
+    """Return the entry of the whole file if the times are those of a longer recording, from which the file was cut."""
+    if entry.offset is None or entry.duration is None:
+        return entry
+    try:
+        info = audio_info(entry.audio)
+    except AudioError:  # it is reported when all audio is examined
+        return entry
+    is_whole = abs(info.num_samples / info.sample_rate - entry.duration) <= CUT_TOLERANCE_SECONDS
+    return replace(entry, name=name, offset=None, duration=None) if is_whole else entry

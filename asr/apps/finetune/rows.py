@@ -1,23 +1,34 @@
-"""Rows of tables in text files, and the first line of a file, by which formats are recognised."""
+"""Rows of tables, of JSON and of Parquet, and the beginning of a file, by which formats are recognised."""
 
 import csv
 import gzip
+import json
 import zlib
+from codecs import BOM_UTF16_BE, BOM_UTF16_LE
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from asr.apps.finetune.entry import SourceReport
-from asr.core.data.manifest import named_lines, parse_object
-from asr.errors import InputError
+import orjson
 
-FIRST_BYTES = 1 << 20  # number of bytes in which the first line of a file must end to be seen completely
+from asr.apps.finetune.entry import SourceReport
+from asr.base.system.files import bounded_lines
+from asr.core.data.manifest import MAX_LINE_LENGTH, named_lines, parse_object
+from asr.errors import InputError, one_line, reason_of, shown
+
+FIRST_BYTES = 1 << 20  # number of bytes in which the first line or object of a file must end to be seen completely
+PARQUET_ROWS = 1024  # number of rows without audio that are read at a time
 DELIMITERS = ",;\t|"
 TABLE_SUFFIXES = (".csv", ".tsv")
 
 
 def first_line(path: Path) -> str:
     """Return the first non-blank line of a text file, also of a .gz; "" if there is none, or the file is unreadable."""
+    return next((line for line in _beginning(path).splitlines() if line.strip()), "")
+
+
+def _beginning(path: Path) -> str:
+    """Return the first characters of a text file, also of a .gz; "" if the file is unreadable or no text."""
     if not path.is_file():  # opening a pipe would block
         return ""
     try:
@@ -25,17 +36,116 @@ def first_line(path: Path) -> str:
             content = file.read(FIRST_BYTES)
     except (OSError, EOFError, zlib.error):
         return ""
-    lines = content.decode("utf-8-sig", "surrogateescape").splitlines()
-    return "" if b"\0" in content else next((line for line in lines if line.strip()), "")
+    return "" if b"\0" in content else content.decode("utf-8-sig", "surrogateescape")
 
 
 def first_object(path: Path) -> dict[str, Any]:
-    """Return the JSON object in the first line of a file; {} if there is none."""
+    """Return the JSON object in the first line of a file, or the first object of a list; {} if there is none."""
     line = first_line(path)
     try:
+        if is_json_list(path):
+            head = _beginning(path).lstrip()[1:].lstrip()
+            item, _ = json.JSONDecoder().raw_decode(head)
+            return item if isinstance(item, dict) else {}
         return parse_object(line, str(path)) if line.startswith("{") else {}
-    except InputError:
+    except (InputError, ValueError, RecursionError):
         return {}
+
+
+def is_utf_16(path: Path) -> bool:
+    """Return whether a file begins with a byte order mark of UTF-16, which no format reads."""
+    if not path.is_file():
+        return False
+    with path.open("rb") as file:
+        return file.read(2) in (BOM_UTF16_LE, BOM_UTF16_BE)
+
+
+def is_json_list(path: Path) -> bool:
+    """Return whether a file has a list instead of JSON lines."""
+    return first_line(path).lstrip().startswith("[")
+
+
+def json_objects(path: Path, kind: str, report: SourceReport) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the objects of JSON lines, or of one JSON list, with their places; others are problems.
+
+    Args:
+        path: path of the file, also of a .gz.
+        kind: expected kind of file, for errors, such as "a manifest".
+        report: for problems.
+    """
+    if not is_json_list(path):
+        for where, line in lines_of(path, kind):
+            try:
+                yield where, parse_object(line, where)
+            except InputError as error:
+                report.problems.append(str(error))
+        return
+    for number, item in enumerate(json_list(path, kind), 1):
+        where = f"{path}: object {number}"
+        if isinstance(item, dict):
+            yield where, item
+        else:
+            report.add(where, f"must be an object; got {shown(item)}")
+
+
+def json_list(path: Path, kind: str) -> list[Any]:
+    """Read a file that has one JSON list.
+
+    Raises:
+        InputError: it is unreadable, or no such file.
+    """
+    try:
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+            items = orjson.loads(file.read().removeprefix(b"\xef\xbb\xbf"))
+    except (OSError, EOFError, zlib.error, orjson.JSONDecodeError) as error:
+        reason = getattr(error, "strerror", None) or reason_of(error)
+        raise InputError(f"{path}: must be {kind}, a JSON list; {reason}.") from None
+    if not isinstance(items, list):
+        raise InputError(f"{path}: must be {kind}, a JSON list; got {shown(items)}.")
+    return items
+
+
+def lines_of(path: Path, kind: str) -> Iterator[tuple[str, str]]:
+    """Yield `file:line` and text of each non-blank line of a file, as `named_lines`, also of a .gz."""
+    if path.suffix != ".gz":
+        yield from named_lines(path, kind)
+        return
+    try:
+        with gzip.open(path, "rt", encoding="utf-8", errors="surrogateescape") as file:
+            for where, line in bounded_lines(file.readline, MAX_LINE_LENGTH, str(path)):
+                if line.strip():
+                    yield where, line
+    except (OSError, EOFError, zlib.error) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise InputError(f"{path}: must be a complete and readable gzip file; {reason}.") from None
+
+
+def parquet_columns(path: Path) -> list[str]:
+    """Return the columns of a Parquet file; [] for other files, or without the package."""
+    try:
+        import pyarrow.parquet
+
+        return list(pyarrow.parquet.read_schema(path).names)
+    except (ImportError, OSError, ValueError):  # ValueError: of pyarrow
+        return []
+
+
+def parquet_rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the rows of a Parquet file without audio, with their places.
+
+    Raises:
+        InputError: the file is unreadable.
+    """
+    import pyarrow.parquet
+
+    number = 0
+    try:
+        for batch in pyarrow.parquet.ParquetFile(path).iter_batches(PARQUET_ROWS):
+            for row in batch.to_pylist():
+                number += 1
+                yield f"{path}:{number}", row
+    except (pyarrow.ArrowException, OSError) as error:
+        raise InputError(f"{path}: must be a Parquet file that can be read; {one_line(error)}.") from None
 
 
 def columns_of(path: Path) -> list[str]:

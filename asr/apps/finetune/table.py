@@ -1,41 +1,31 @@
-"""Tables: CSV or TSV whose first line names a column of audio files and a column of texts.
+"""Tables: CSV or TSV whose first line names a column of audio files and a column of texts, or JSON with such keys.
 
-The columns may have any name of `AUDIO_COLUMNS` and `TEXT_COLUMNS`. Optional columns are an id, the speaker and, for
-segments of recordings, the start with the duration or the end, in seconds. Without a start, the utterance is the whole
-file, and the columns of duration and end are ignored: such durations are often rounded. Metadata of an audio folder,
-of LJSpeech or of Common Voice are these formats, not tables. Texts must not be empty.
+The columns may have any name of `AUDIO_COLUMNS` and `TEXT_COLUMNS`. Optional columns are an id, the speaker, the
+channel and, for segments of recordings, the start with the duration or the end. Without a start, the utterance is the
+whole file, and a duration is ignored: it is often rounded. Metadata of an audio folder, of LJSpeech or of Common Voice
+are these formats, not tables. Texts must not be empty.
 """
 
-import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
-from asr.apps.finetune import audio_folder, common_voice, ljspeech
-from asr.apps.finetune.entry import (
+from asr.apps.finetune import audio_folder, common_voice, label_studio, ljspeech
+from asr.apps.finetune.columns import (
     AUDIO_COLUMNS,
-    ID_COLUMNS,
-    SPEAKER_COLUMNS,
     TEXT_COLUMNS,
-    SourceEntry,
-    SourceOptions,
-    SourceReport,
+    Columns,
     audio_column,
+    columns_by_purpose,
     first_column,
-    located,
-    text_column,
-    value_of,
+    row_entry,
 )
-from asr.apps.finetune.rows import TABLE_SUFFIXES, columns_of, table_rows
-from asr.errors import InputError
+from asr.apps.finetune.entry import SourceEntry, SourceOptions, SourceReport, located
+from asr.apps.finetune.rows import TABLE_SUFFIXES, columns_of, first_object, json_objects, table_rows
+from asr.errors import InputError, shown
 
-OPTIONAL = {
-    "speaker": SPEAKER_COLUMNS,
-    "id": ID_COLUMNS,
-    "start": ("start", "offset", "start_time"),
-    "duration": ("duration",),
-    "end": ("end", "end_time"),
-}
-Columns = Mapping[str, str | None]  # the column for each purpose; None: there is no such column
+JSON_SUFFIXES = (".json", ".jsonl")
+STUDIO = ("/data/upload/", "/data/local-files/")  # paths of Label Studio's server
 
 
 def accepts(path: Path) -> bool:
@@ -43,6 +33,10 @@ def accepts(path: Path) -> bool:
 
     The table of a folder must have a column of audio or texts, because a folder may contain any other table.
     """
+    if path.suffix.lower() in JSON_SUFFIXES:
+        keys = first_object(path)
+        is_special = "audio_filepath" in keys or any(each.accepts(path) for each in (audio_folder, label_studio))
+        return not is_special and all(first_column(names, keys) for names in (AUDIO_COLUMNS, TEXT_COLUMNS))
     table = _only_table(path)
     if table is None or any(special.accepts(table) for special in (audio_folder, ljspeech, common_voice)):
         return False
@@ -54,12 +48,15 @@ def read(source: Path, options: SourceOptions, report: SourceReport) -> Iterator
     table = _only_table(source) if source.is_dir() else source
     if table is None:
         raise InputError(f"{source}: must hold one .csv or .tsv; it holds none or several. Give the file.")
+    rows = json_objects if table.suffix.lower() in JSON_SUFFIXES else table_rows
     columns: Columns | None = None
-    for where, row in table_rows(table, "a table, CSV or TSV", report):
-        if columns is None:
-            columns = _columns(row, options, where)
-            report.name_columns(columns, row)
-        if entry := _entry(row, columns, where, options.root or table.parent, report):
+    keys: list[str] = []
+    for where, row in rows(table, "a table, CSV or TSV", report):
+        if columns is None or not row.keys() <= {*keys}:  # objects of JSON may have different keys
+            keys = [*dict.fromkeys((*keys, *row))]
+            audio, columns = audio_column(keys, options, where), columns_by_purpose(keys, options, where)
+            report.name_columns({"audio": audio} | columns.purposes(), row)
+        if entry := _entry(row, audio, columns, where, options.root or table.parent, report):
             yield entry
 
 
@@ -70,53 +67,22 @@ def _only_table(path: Path) -> Path | None:
     return tables[0] if len(tables) == 1 else None
 
 
-def _columns(row: Mapping[str, str], options: SourceOptions, where: str) -> Columns:
-    columns = {"audio": audio_column(row, options, where), "text": text_column(row, options, where)}
-    optional = {purpose: first_column(names, row) for purpose, names in OPTIONAL.items()}
-    if optional["start"] is None:
-        optional |= {"duration": None, "end": None}
-    elif optional["duration"] is not None:
-        optional["end"] = None
-    return columns | optional
-
-
 def _entry(
-    row: Mapping[str, str], columns: Columns, where: str, root: Path, report: SourceReport
+    row: Mapping[str, Any], audio_name: str, columns: Columns, where: str, root: Path, report: SourceReport
 ) -> SourceEntry | None:
     """Return the entry of a row, or None after adding a problem."""
-    name, text = (row[str(columns[purpose])].strip() for purpose in ("audio", "text"))
+    name, text = row.get(audio_name), row.get(columns.text)
+    if not isinstance(name, str) or not isinstance(text, str):
+        report.add(where, f"{audio_name} and {columns.text} must be texts; got {shown(name)} and {shown(text)}")
+        return None
+    name, text = name.strip(), text.strip()
     audio = located(root, name, where, report)
     if audio is None:
         return None
     if not text:
-        report.add(where, f"the text must not be empty; {columns['text']} is")
+        report.add(where, f"the text must not be empty; {columns.text} is")
         return None
-    try:
-        start, duration, end = (_seconds(row, columns[purpose]) for purpose in ("start", "duration", "end"))
-    except ValueError as error:
-        report.add(where, str(error))
+    if any(path in name for path in STUDIO) and not audio.exists():
+        report.add(where, f"audio must be a file; got {name}, a path of Label Studio. Export with the format JSON")
         return None
-    if start is not None and end is not None:
-        duration = round(end - start, 6)
-    if start is None:
-        duration = None
-    identity = value_of(row, columns["id"]) or (name if start is None else f"{name}@{start:g}")
-    return SourceEntry(where, audio, text, identity, value_of(row, columns["speaker"]), start, duration)
-
-
-def _seconds(row: Mapping[str, str], column: str | None) -> float | None:
-    """Return a number of seconds; None if there is no such column, or no value.
-
-    Raises:
-        ValueError: the value is not a number of seconds; the message is a reason for a problem.
-    """
-    value = value_of(row, column)
-    if value is None:
-        return None
-    try:
-        seconds = float(value)
-    except ValueError:
-        seconds = math.nan
-    if not 0 <= seconds < math.inf:
-        raise ValueError(f"{column} must be a number of seconds, not negative; got {value!r}")
-    return seconds
+    return row_entry({**row, columns.text: text}, columns, where, audio, name, report)

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from asr.base.storage.location import file_name, folder_of
-from asr.core.data.manifest import MAX_SECONDS, Extent, Utterance
+from asr.core.data.manifest import MAX_SECONDS, Extent, Utterance, known
 from asr.errors import InputError, reason_of
 
 FORMAT = b"asr.index"  # key of the file's metadata
@@ -85,7 +85,7 @@ class Index:
         name, path, duration, offset, speaker, text, start, num_bytes, *values = columns
         path = decoded(path)
         extent = None if start is None else Extent(start, num_bytes, self.versions.get(path))
-        speaker = None if speaker is None else decoded(speaker)
+        speaker = None if speaker is None else known(decoded(speaker))
         return Utterance(
             path,
             duration,

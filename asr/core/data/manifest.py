@@ -20,6 +20,13 @@ from asr.errors import InputError, shown
 
 REQUIRED_KEYS = ("audio_filepath", "duration", "text")
 HOTWORDS = "hotwords"  # the key, and the label, of the phrases that a search prefers in an utterance
+# Names, without case and spaces around them, that corpora give to what they do not know.
+UNKNOWN = {
+    *("", "-", "--", "?", ".", "n/a", "#n/a", "na", "<na>", "n.a.", "none", "null", "<null>", "nil", "nan", "nat"),
+    *("unknown", "<unknown>", "(unknown)", "[unknown]", "unk", "<unk>", "undefined", "not known", "(not known)"),
+    *("not available", "unspecified", "unidentified"),
+}
+UTF_16_MARKS = ("\udcff\udcfe", "\udcfe\udcff")  # byte order marks, read as UTF-8 with surrogate escapes
 MAX_SECONDS = 1e9  # 30 years; a larger value is an error
 MAX_LINE_LENGTH = 32_000_000  # a day of speech: 250,000 words; NAME.utterances.jsonl has about 100 characters per word
 
@@ -162,7 +169,7 @@ def named_lines(path: str | Path, kind: str, content: bytes | None = None) -> It
         content: content of the URL, if it was fetched already.
 
     Raises:
-        InputError: the file is unreadable, is not text (has a NUL), or has a line longer than MAX_LINE_LENGTH.
+        InputError: the file is unreadable, is not text in UTF-8 (has a NUL), or has a line longer than MAX_LINE_LENGTH.
         StoreError: a URL cannot be read.
     """
     path = plain(path)
@@ -174,7 +181,10 @@ def named_lines(path: str | Path, kind: str, content: bytes | None = None) -> It
         with io.TextIOWrapper(binary, encoding="utf-8-sig", errors="surrogateescape") as file:
             for where, line in bounded_lines(file.readline, MAX_LINE_LENGTH, name):
                 if "\0" in line:
-                    raise InputError(f"{where}: must be {kind}; it is not text. For recordings, use asr.transcribe.")
+                    cure = "For recordings, use asr.transcribe"
+                    if any(mark in line for mark in UTF_16_MARKS):
+                        cure = "Is it UTF-16, such as Excel's Unicode text? Save it as UTF-8"
+                    raise InputError(f"{where}: must be {kind} in UTF-8; it is not text in UTF-8. {cure}.")
                 if line.strip():
                     yield where, line
     except OSError as error:
@@ -245,6 +255,7 @@ def parse_utterance(
         utterance_id = _named(utterance_id, f"{where}: id")
     if speaker is not None and type(speaker) is not str:
         speaker = _named(speaker, f"{where}: speaker")
+    speaker = None if speaker is None else known(speaker)
     is_ascii = audio_filepath.isascii() and text.isascii() and utterance_id.isascii()
     if not (is_ascii and (speaker is None or speaker.isascii())):
         names = {"audio_filepath": audio_filepath, "text": text, "id": utterance_id, "speaker": speaker or ""}
@@ -284,6 +295,11 @@ def _lines(phrases: list[Any], where: str) -> str:
             must = f"{where} must be a list of phrases, or one string with a phrase per line"
             raise InputError(f"{must}; got {shown(phrase)}.")
     return "\n".join(" ".join(phrase.split()) for phrase in phrases)
+
+
+def known(name: str) -> str | None:
+    """Return a name, such as a speaker's; None if it is one of UNKNOWN, which do not name anyone."""
+    return None if name.strip().casefold() in UNKNOWN else name
 
 
 def check_unicode(text: str, where: str) -> None:

@@ -32,6 +32,7 @@ class Split(NamedTuple):
         valid: validation utterances; [] for a small corpus.
         test: test utterances; [] if other data is the test.
         by: what is in the test or outside of it as a whole: "speaker", "recording" or "clip"; "" without a test.
+            Recordings of unknown speakers count as speakers of their own.
         valid_by: the same for the validation set and the training set.
     """
 
@@ -87,14 +88,23 @@ def num_shared_texts(train: Iterable[str], test: Iterable[str]) -> int:
 
 def describe(parts: Split) -> Iterator[str]:
     """Yield lines about a split, with the number of utterances and minutes of each part."""
-    for name, part, by in (
-        ("training", parts.train, ""),
-        ("validation", parts.valid, f", other {parts.valid_by}s than in the training set"),
-        ("test", parts.test, f", other {parts.by}s than in the other sets"),
+    for name, part, by, others, of_others in (
+        ("training", parts.train, "", [], ""),
+        ("validation", parts.valid, parts.valid_by, parts.train, "the training set"),
+        ("test", parts.test, parts.by, parts.train + parts.valid, "the other sets"),
     ):
         if part:
             minutes = sum(utterance.duration for utterance in part) / 60
-            yield f"{name}: {counted(len(part), 'utterance')}, {minutes:.1f} min{by}"
+            apart = f", {_apart(by, part, others, of_others)}" if by else ""
+            yield f"{name}: {counted(len(part), 'utterance')}, {minutes:.1f} min{apart}"
+
+
+def _apart(unit: str, part: Sequence[Utterance], others: Sequence[Utterance], of_others: str) -> str:
+    """Return what is known of the speakers, recordings or clips of a part: no claim is made about unknown speakers."""
+    unknown = sum(utterance.speaker is None for utterance in (*part, *others)) if unit == "speaker" else 0
+    if unknown:
+        return f"which may have speakers of {of_others}: {counted(unknown, 'utterance')} of these sets name none"
+    return f"other {unit}s than in {of_others}"
 
 
 def describe_shared(number: int, num_tests: int) -> str:
@@ -122,7 +132,7 @@ def _units(utterances: Sequence[Utterance]) -> Iterator[str]:
 
 
 _UNITS: dict[str, Callable[[Utterance], object]] = {
-    "speaker": lambda utterance: utterance.speaker or (utterance.id,),  # an unknown speaker may be any
+    "speaker": lambda utterance: utterance.speaker or (utterance.audio_filepath,),  # an unknown one may be any
     "recording": lambda utterance: utterance.audio_filepath,
     "clip": lambda utterance: utterance.id,
 }
