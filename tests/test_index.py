@@ -25,7 +25,7 @@ from asr.core.data import index_cache, token_counts
 from asr.core.data.dataset import Reference
 from asr.core.data.index import open_index, record_batches
 from asr.core.data.index_cache import IndexCache
-from asr.core.data.manifest import Utterance, read_manifest
+from asr.core.data.manifest import Utterance, known, read_manifest
 from asr.core.data.token_counts import count_tokens, stored_counts
 from asr.core.data.utterances import Part, Utterances, with_known_ids
 from asr.core.run.preparation import fingerprint, stored_fingerprint
@@ -35,8 +35,9 @@ from tests.tones import sentences
 
 TEXTS = st.text('ab \n"é\u4e2d\U0001f600\udcff', max_size=8)  # \udcff: a byte that is not UTF-8
 SECONDS = st.floats(0.001, 1e6)
+SPEAKERS = st.none() | TEXTS.filter(known)
 UTTERANCES = st.lists(
-    st.builds(Utterance, TEXTS, SECONDS, TEXTS, TEXTS, st.none() | st.floats(0, 1e6), st.none() | TEXTS), max_size=12
+    st.builds(Utterance, TEXTS, SECONDS, TEXTS, TEXTS, st.none() | st.floats(0, 1e6), SPEAKERS), max_size=12
 )
 TOKENIZER = Char()
 TOKENIZER.fit(["abcdefghijklmnopqrstuvwxyz "])
