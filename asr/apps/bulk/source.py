@@ -18,7 +18,7 @@ from asr.base.storage.location import file_name, is_url, join, plain, printable_
 from asr.base.storage.store import list_prefix
 from asr.core.data.index import INDEX
 from asr.core.data.index_cache import INDEX_SUFFIX, IndexCache, check_shards
-from asr.core.data.manifest import Utterance
+from asr.core.data.manifest import REPEATED_IDS, Utterance
 from asr.core.data.utterances import Utterances
 from asr.errors import AudioError, InputError, shown
 
@@ -173,5 +173,5 @@ def _check_ids(utterances: Utterances, path: str) -> None:
     seen: set[str] = set()
     for name in utterances.ids:
         if name in seen:
-            raise InputError(f"{printable_url(path)}: ids must be unique; {shown(name)} occurs twice.")
+            raise InputError(f"{printable_url(path)}: ids must be unique; {shown(name)} occurs twice. {REPEATED_IDS}.")
         seen.add(name)

@@ -217,8 +217,9 @@ def write_foreign_index(
         for utterance in utterances:
             key = hash(utterance.id)
             if key in seen:
-                shard = printable_url(utterance.audio_filepath)
-                raise InputError(f"{shard}: ids must be unique; {utterance.id!r} is in more than one sample.")
+                must = f"{printable_url(utterance.audio_filepath)}: ids must be unique"
+                cure = "Remove the key id of each .json if it does not name utterances; otherwise leave out a shard"
+                raise InputError(f"{must}; {utterance.id!r} is in more than one sample. {cure}.")
             seen.add(key)
             yield replace(utterance, audio_filepath=names[utterance.audio_filepath])
 

@@ -27,6 +27,7 @@ UNKNOWN = {
     *("not available", "unspecified", "unidentified"),
 }
 UTF_16_MARKS = ("\udcff\udcfe", "\udcfe\udcff")  # byte order marks, read as UTF-8 with surrogate escapes
+REPEATED_IDS = "If the key id does not name utterances, remove it: the path and the offset are then the id"
 MAX_SECONDS = 1e9  # 30 years; a larger value is an error
 MAX_LINE_LENGTH = 32_000_000  # a day of speech: 250,000 words; NAME.utterances.jsonl has about 100 characters per word
 
@@ -104,7 +105,8 @@ def read_good_lines(
             utterance = parse_utterance(parse_object(line, where), where, folder_of(path), required, labels)
             if utterance.id in first_line:
                 earlier = first_line[utterance.id].rpartition(":")[2]
-                raise InputError(f"{where}: ids must be unique; {utterance.id!r} is already in line {earlier}.")
+                must = f"{where}: ids must be unique; {utterance.id!r} is already in line {earlier}"
+                raise InputError(f"{must}. {REPEATED_IDS}.")
         except InputError as error:
             problems.append(error)
             continue
