@@ -492,6 +492,7 @@ def test_the_folder_of_a_file_is_the_part_before_its_name() -> None:
 
 def test_a_printed_url_has_neither_password_nor_query() -> None:
     assert printable_url(f"https://user:secret@h:1/x?{SECRET}#f") == "https://h:1/x"
+    assert printable_url("http://[::1?secret") == "http://[::1/"  # not a valid address
     assert printable_url("s3://b/x?y#z") == "s3://b/x?y#z"  # in an S3 URL, "?" and "#" belong to the key
     assert absolute(f"https://h/x?{SECRET}") == "https://h/x"
     assert absolute("x") == os.path.abspath("x")

@@ -10,7 +10,7 @@ from functools import lru_cache, partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
 from asr.base.audio.load import AUDIO_SUFFIXES, END_TOLERANCE_SECONDS, AudioInfo, audio_info
 from asr.base.storage.location import scheme
@@ -226,9 +226,8 @@ def located(root: Path, name: str, where: str, report: SourceReport) -> Path | N
 
     A file:// URL of this machine is the path that it names.
     """
-    url = urlsplit(name) if scheme(name) == "file" else None
-    if url is not None and url.netloc in ("", "localhost"):
-        name = unquote(url.path)
+    if local := re.match(r"(?i:file)://(?:localhost)?(/.*)", name, re.DOTALL):
+        name = unquote(local[1])
     if scheme(name):
         must = f"audio must be a file; got the URL {shown(name)}"
         report.add(where, f"{must}. Fetch the file, and name the copy")

@@ -5,7 +5,6 @@ import posixpath
 import re
 from pathlib import Path, PurePath
 from typing import NamedTuple
-from urllib.parse import urlsplit, urlunsplit
 
 SCHEMES = ("s3", "https", "http", "gs", "az")  # gs and az: not tested
 HTTP = ("http", "https")
@@ -54,10 +53,7 @@ def bucket(url: str) -> str:
 
 def without_query(url: str) -> str:
     """Return an http(s) URL without query and fragment, any other path or URL unchanged."""
-    if scheme(url) not in HTTP:
-        return url
-    parts = urlsplit(url)
-    return urlunsplit((parts.scheme, parts.netloc, parts.path, "", ""))
+    return re.split("[?#]", url, maxsplit=1)[0] if scheme(url) in HTTP else url
 
 
 def folder_of(path: str) -> str:
