@@ -1,6 +1,7 @@
 """Data of users: the format is recognised, each format is read, and what cannot be used is named."""
 
 import json
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -240,6 +241,13 @@ def test_ten_problems_are_named_and_all_are_counted(tmp_path: Path) -> None:
         collect(path, SourceOptions(), None, problems.append)
     assert len(problems) == MAX_NAMED + 1
     assert "5 more" in problems[-1]
+
+
+def test_what_was_left_out_is_counted_by_reason(tmp_path: Path) -> None:
+    rows = "a.wav,one\nno where.wav,one\n/there/x.wav,two\na.wav,\nb.wav, \na.wav,one\nb.wav,one,two\n"
+    path = table(tmp_path, f"audio,text\n{rows}")
+    description = collect(path, SourceOptions(skip_bad=True), None, lambda _: None).description
+    assert sorted(map(int, re.findall(r"\((\d+)\)(?:;|$)", description))) == [1, 1, 2, 2], description
 
 
 @pytest.mark.parametrize("content", ["audio,text\n", "audio,text\nnowhere.wav,one\n"])

@@ -57,8 +57,8 @@ def _convert(options: argparse.Namespace) -> None:
         complain,
         format_option="FORMAT",
     )
-    print(printable(collected.description))
     write_converted({options.manifest: collected.utterances})
+    print(printable(collected.description))  # the last line says what was left out
 
 
 def _add_options(add: AddOption) -> None:

@@ -1,5 +1,7 @@
 """Collect the utterances of a source: recognise its format, read it, examine its audio, and report problems."""
 
+import re
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +14,8 @@ from asr.core.data.manifest import Utterance
 from asr.errors import InputError
 
 MAX_NAMED = 10  # maximum number of reported problems
+PLACE = re.compile(r".*?(?::\d+|: (?:task|object) [^:]+): ")  # where a problem is, at the beginning of its line
+NAMES = re.compile(r"'[^']*'|(?<!\S)\S*[/.]\w\S*?(?=[:,]?(?:\s|$))")  # quoted values, and names of files
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,8 +87,16 @@ def _description(path: Path, kind: str, collected: list[Utterance], report: Sour
     return f"{path}: {kind}{f' ({details})' if details else ''}, {size}{_left_out(report)}"
 
 
+def _reason(problem: str) -> str:
+    """Return what must hold, without the place, the names and the value of a problem, by which problems are counted."""
+    reason = NAMES.sub("...", PLACE.sub("", problem, count=1).partition(";")[0])
+    return reason.rpartition("...: ")[2].rstrip(".")
+
+
 def _left_out(report: SourceReport) -> str:
     """Return the numbers of problems and of what was dropped, as the end of a line."""
-    problems = f", {len(report.problems):,} left out, see above" if report.problems else ""
+    reasons = Counter(map(_reason, report.problems))
+    by_reason = "; ".join(f"{reason} ({count:,})" for reason, count in reasons.most_common(MAX_NAMED))
+    problems = f", {len(report.problems):,} left out, see above: {by_reason}" if report.problems else ""
     dropped = ", ".join(counted(count, noun) for noun, count in report.dropped.items() if count)
     return problems + (f", dropped: {dropped}" if dropped else "")
