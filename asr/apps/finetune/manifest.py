@@ -42,7 +42,7 @@ def read(source: Path, options: SourceOptions, report: SourceReport) -> Iterator
             continue
         report.name_columns({purpose: key for purpose, key in PURPOSES.items() if key in row}, row)
         if audio := located(root, row["audio_filepath"], where, report):
-            channel = first_column(CHANNEL_COLUMNS, row)
+            channel = first_column(CHANNEL_COLUMNS, (key for key, value in row.items() if value is not None))
             yield SourceEntry(
                 where,
                 audio,
