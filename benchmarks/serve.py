@@ -7,7 +7,6 @@ equally long.
 
 import argparse
 import contextlib
-import io
 import itertools
 import os
 import re
@@ -20,9 +19,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import httpx
-import soundfile
 import torch
 
+from asr.base.audio.encode import encode_audio
 from asr.base.audio.load import load_waveform
 from asr.core.cli.command import run_command
 from asr.errors import InputError
@@ -136,9 +135,7 @@ def make_wav_files(paths: Sequence[str], seconds: float) -> list[bytes]:
         audio = load_waveform(utterance.audio_filepath, SAMPLE_RATE, offset=offset, duration=duration)
         waveform = torch.cat([waveform, audio])
         while len(waveform) >= length:
-            file = io.BytesIO()
-            soundfile.write(file, waveform[:length].numpy(), SAMPLE_RATE, subtype="PCM_16", format="WAV")
-            files.append(file.getvalue())
+            files.append(encode_audio(waveform[:length].numpy(), SAMPLE_RATE, "WAV", "PCM_16"))
             waveform = waveform[length:]
             if len(files) == NUM_RECORDINGS:
                 return files

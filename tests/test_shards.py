@@ -120,6 +120,19 @@ def test_integer_samples_are_written_as_flac_and_others_unchanged() -> None:
         assert torch.equal(load_waveform("x", 8000, content=content), waveform)
 
 
+def test_a_shard_takes_no_audio_that_lost_samples_when_it_was_encoded(
+    tones: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        "asr.apps.shards.writer.encoded_audio",
+        lambda waveform, sample_rate, opus: encoded_audio(waveform[:-1], sample_rate, opus),
+    )
+    first = read_manifest(tones / "valid.jsonl")[0]
+    with refused(InputError, first.audio_filepath):
+        write_shards(tones / "valid.jsonl", tmp_path / "out", "--opus")
+    assert not list((tmp_path / "out").glob("*.arrow"))
+
+
 def test_opus_is_smaller_and_has_nearly_the_same_length(tones: Path, tmp_path: Path) -> None:
     files = read_manifest(tones / "valid.jsonl")
     sharded = write_shards(tones / "valid.jsonl", tmp_path / "out", "--opus")

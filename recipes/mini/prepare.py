@@ -5,7 +5,6 @@ python -m recipes.mini.prepare --language german --output-dir data/mini_german
 """
 
 import argparse
-import io
 import math
 import os
 import shutil
@@ -17,12 +16,12 @@ from multiprocessing import get_context
 from pathlib import Path
 
 import numpy as np
-import soundfile
 from rich.box import SIMPLE
 from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
+from asr.base.audio.encode import encode_audio
 from asr.base.system.files import UNFINISHED
 from asr.base.system.lock import alone_in
 from asr.base.system.processes import die_with_parent
@@ -172,9 +171,8 @@ def _speak_chunk(lines: list[Line], output_dir: Path) -> dict[str, float]:
             for sentence in line.sentences
         ]
         waveform = record(sentences, line.pauses, line.silences, espeak.sample_rate, np.random.default_rng(line.seed))
-        encoded = io.BytesIO()  # so that a full disk raises OSError; libsndfile would raise another error
-        soundfile.write(encoded, waveform, SAMPLE_RATE, format="FLAC", subtype="PCM_16")
-        (output_dir / line.audio_path).write_bytes(encoded.getvalue())
+        # libsndfile would not raise OSError if the disk is full
+        (output_dir / line.audio_path).write_bytes(encode_audio(waveform, SAMPLE_RATE, "FLAC", "PCM_16"))
         durations[line.id] = len(waveform) / SAMPLE_RATE
     return durations
 

@@ -11,7 +11,6 @@ for tests, use speech and a seed that training has not used.
 """
 
 import argparse
-import io
 import sys
 import zlib
 from collections.abc import Callable, Sequence
@@ -19,8 +18,8 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
-import soundfile
 
+from asr.base.audio.encode import encode_audio
 from asr.base.audio.load import load_waveform
 from asr.core.data.manifest import Utterance, read_manifest, write_manifest
 from asr.errors import InputError
@@ -64,9 +63,8 @@ def write(folder: Path, kind: str, make: Maker, number: int, seconds: float, see
         random = np.random.default_rng([seed, zlib.crc32(kind.encode()), index])
         waveform = make(round(seconds * SAMPLE_RATE), random)
         path = folder / kind / f"{index:03}.flac"
-        encoded = io.BytesIO()  # so that a full disk raises OSError; libsndfile would raise another error
-        soundfile.write(encoded, levelled(waveform, random), SAMPLE_RATE, format="FLAC")
-        path.write_bytes(encoded.getvalue())
+        # libsndfile would not raise OSError if the disk is full
+        path.write_bytes(encode_audio(levelled(waveform, random), SAMPLE_RATE, "FLAC", "PCM_16"))
         utterances.append(Utterance(str(path), len(waveform) / SAMPLE_RATE, "", f"{kind}-{index:03}"))
     write_manifest(folder / f"{kind}.jsonl", utterances)
 

@@ -1,6 +1,5 @@
 """Write the audio of a manifest into shards: tar files with WebDataset's naming, each with its own index."""
 
-import io
 import json
 import logging
 import os
@@ -14,10 +13,10 @@ from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 import numpy as np
-import soundfile
 from torch import Tensor
 
-from asr.base.audio.load import file_sample_rate, load_waveform
+from asr.base.audio.encode import encode_audio
+from asr.base.audio.load import audio_info, file_sample_rate, load_waveform
 from asr.base.storage.location import file_name, is_url, join, printable_url
 from asr.base.storage.store import list_prefix, read_range, read_whole, write_whole
 from asr.base.system.files import UNFINISHED, remove_unfinished
@@ -25,7 +24,7 @@ from asr.core.data.index import INDEX, Index, write_index
 from asr.core.data.index_cache import check_shards, fetched_index
 from asr.core.data.manifest import Extent, Utterance
 from asr.core.data.utterances import Part, Utterances
-from asr.errors import InputError, StoreError
+from asr.errors import AudioError, InputError, StoreError
 
 BLOCK = tarfile.BLOCKSIZE
 READ_BYTES = 1 << 23  # number of bytes that are compared at a time when a shard is verified
@@ -178,7 +177,12 @@ class ShardWriter:
             sample_rate = min((rate for rate in OPUS_RATES if rate >= sample_rate), default=OPUS_RATES[-1])
         duration = None if utterance.offset is None else utterance.duration
         waveform = load_waveform(path, sample_rate, offset=utterance.offset, duration=duration)
-        return encoded_audio(waveform, sample_rate, self._settings.opus)
+        content, suffix = encoded_audio(waveform, sample_rate, self._settings.opus)
+        num_samples = audio_info(path, content).num_samples
+        if num_samples != len(waveform):
+            must = f"{printable_url(path)}: all {len(waveform)} samples must be encoded; {num_samples} were"
+            raise AudioError(f"{must}. Run the command again.")
+        return content, suffix
 
     def _put(self, name: str, write: Callable[[BinaryIO], object]) -> None:
         with self._temporary(name) as file:
@@ -205,20 +209,17 @@ def encoded_audio(waveform: Tensor, sample_rate: int, opus: bool) -> tuple[bytes
         The content of an audio file, and the file's suffix. Lossless audio is FLAC if the samples are integers of 16 or
         24 bits, otherwise WAV.
     """
-    samples, file = waveform.numpy(), io.BytesIO()
+    samples = waveform.numpy()
     if opus:
-        soundfile.write(file, samples, sample_rate, format="OGG", subtype="OPUS")
-        return file.getvalue(), ".opus"
+        return encode_audio(samples, sample_rate, "OGG", "OPUS"), ".opus"
     for bits in (16, 24):
         full_scale = 2 ** (bits - 1)
         integers = samples.astype(np.float64) * full_scale
         in_range = integers.min() >= -full_scale and integers.max() < full_scale
         if in_range and (integers == np.rint(integers)).all() and sample_rate <= MAX_FLAC_RATE:
             as_32_bits = (integers * 2 ** (32 - bits)).astype(np.int32)
-            soundfile.write(file, as_32_bits, sample_rate, format="FLAC", subtype=f"PCM_{bits}")
-            return file.getvalue(), ".flac"
-    soundfile.write(file, samples, sample_rate, format="WAV", subtype="FLOAT")
-    return file.getvalue(), ".wav"
+            return encode_audio(as_32_bits, sample_rate, "FLAC", f"PCM_{bits}"), ".flac"
+    return encode_audio(samples, sample_rate, "WAV", "FLOAT"), ".wav"
 
 
 def _entry(utterance: Utterance) -> dict[str, Any]:

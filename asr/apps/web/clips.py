@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
@@ -10,9 +9,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
-import soundfile
 import torch
 
+from asr.base.audio.encode import encode_audio
 from asr.core.data.batch import Rejected
 from asr.core.data.dataset import load_utterance
 from asr.core.data.manifest import Utterance
@@ -241,10 +240,7 @@ def most_probable(log_probs: Tensor) -> bytes:
 
 def opus(waveform: Tensor, sample_rate: int) -> bytes:
     """Compress a waveform (S,) at one of OPUS_RATES to an Ogg file."""
-    file = io.BytesIO()
-    with soundfile.SoundFile(file, "w", sample_rate, 1, format="OGG", subtype="OPUS") as sound:
-        sound.write(waveform.clamp(-1, 1).numpy())
-    return file.getvalue()
+    return encode_audio(waveform.clamp(-1, 1).numpy(), sample_rate, "OGG", "OPUS")
 
 
 def base64_bytes(size: float) -> float:

@@ -11,10 +11,9 @@ import logging
 import math
 import os
 import stat
-import tempfile
 import unicodedata
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
@@ -24,6 +23,7 @@ import torch
 from numpy.typing import NDArray
 
 from asr.base.audio.containers import Container, read_container, truncated
+from asr.base.audio.encode import anonymous_file
 from asr.base.audio.media import MEDIA_SUFFIXES, MediaSound, media_kind
 from asr.base.audio.resampling import resampled
 from asr.base.storage.location import file_name, is_url, printable_url
@@ -295,9 +295,17 @@ def _opened(path: str | Path, content: bytes | None = None) -> Iterator[tuple[So
     name = _one_line(path)
     if content is None and is_url(path):
         content = read_whole(str(path))
-    with _open_file(path, name) if content is None else _in_memory(content, name) as file:
-        sound, container = _sound(file, name)
-        with sound:
+    if content == b"":
+        raise AudioError(f"{name}: must be an audio file; it is empty (0 bytes).")
+    with ExitStack() as files:
+        file = files.enter_context(_open_file(path, name) if content is None else anonymous_file(content))
+        kind = media_kind(file.read(8))
+        file.seek(0)
+        container = Container() if kind else read_container(file, name)
+        if container.mended is not None:
+            file = files.enter_context(anonymous_file(container.mended))
+        file.seek(0)
+        with MediaSound(file, kind, name) if kind else _open_sound(file, name) as sound:
             if not MIN_SAMPLE_RATE <= sound.samplerate <= MAX_SAMPLE_RATE:
                 limits = f"between {MIN_SAMPLE_RATE} and {MAX_SAMPLE_RATE} Hz"
                 raise AudioError(f"{name}: sample rate must lie {limits}; got {sound.samplerate}.")
@@ -307,16 +315,9 @@ def _opened(path: str | Path, content: bytes | None = None) -> Iterator[tuple[So
                 raise truncated(name, f"decoding fails with: {_reason(error)}") from None
 
 
-def _sound(file: io.FileIO, name: str) -> tuple[Sound, Container]:
-    kind = media_kind(file.read(8))
-    file.seek(0)
-    if kind is not None:
-        return MediaSound(file, kind, name), Container()
-    container = read_container(file, name)
-    file.seek(0)
+def _open_sound(file: io.FileIO, name: str) -> _Sound:
     try:
-        source = file.fileno() if container.mended is None else io.BytesIO(container.mended)
-        return _Sound(source, closefd=False), container
+        return _Sound(file.fileno(), closefd=False)
     except soundfile.LibsndfileError as error:
         raise AudioError(f"{name}: must be audio that libsndfile reads; got: {_reason(error)}.") from None
 
@@ -333,21 +334,6 @@ def _open_file(path: str | Path, name: str) -> io.FileIO:
         raise AudioError(f"{name}: must be a readable audio file; {_reason(error)}.") from None
     kind = "empty (0 bytes)" if stat.S_ISREG(mode) else "a folder" if stat.S_ISDIR(mode) else "not a regular file"
     raise AudioError(f"{name}: must be an audio file; it is {kind}.")
-
-
-def _in_memory(content: bytes, name: str) -> io.FileIO:
-    """Return an anonymous file with this content (on Linux it is in memory), because libsndfile needs a file."""
-    if not content:
-        raise AudioError(f"{name}: must be an audio file; it is empty (0 bytes).")
-    if hasattr(os, "memfd_create"):
-        file = io.FileIO(os.memfd_create("audio", os.MFD_CLOEXEC), "r+b")
-    else:
-        file = tempfile.TemporaryFile("w+b", buffering=0)  # noqa: SIM115  the caller closes it
-    rest = memoryview(content)
-    while rest:
-        rest = rest[file.write(rest) :]
-    file.seek(0)
-    return file
 
 
 def _num_samples(sound: Sound) -> int | None:

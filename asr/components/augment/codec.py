@@ -1,12 +1,11 @@
 """Codec augmentation: the distortion of telephone lines and compressed files."""
 
-import io
 from typing import Annotated, NamedTuple
 
-import soundfile
 import torch
 from torch import Tensor
 
+from asr.base.audio.encode import decode_audio, encode_audio
 from asr.base.audio.resampling import resample
 from asr.base.settings.rule import Fraction, list_of, one_of, span
 from asr.components.augment.draws import below, happens, uniform
@@ -74,21 +73,12 @@ class Codec:
             return waveform
         codec, compression = self.codecs[below(len(self.codecs))], uniform(self.compression)
         encoded = resample(waveform.clamp(-1, 1), self.sample_rate, codec.sample_rate)
-        decoded = _decode(_encode(encoded, codec, compression))
-        output = resample(decoded, codec.sample_rate, self.sample_rate)[: len(waveform)]
+        content = encode_audio(
+            encoded.numpy(),
+            codec.sample_rate,
+            codec.container,
+            codec.encoding,
+            compression if codec.has_levels else None,
+        )
+        output = resample(torch.from_numpy(decode_audio(content)), codec.sample_rate, self.sample_rate)[: len(waveform)]
         return torch.nn.functional.pad(output, (0, len(waveform) - len(output)))
-
-
-def _encode(waveform: Tensor, codec: CodecFormat, compression: float) -> io.BytesIO:
-    file, level = io.BytesIO(), compression if codec.has_levels else None
-    with soundfile.SoundFile(
-        file, "w", codec.sample_rate, 1, codec.encoding, format=codec.container, compression_level=level
-    ) as sound:
-        sound.write(waveform.numpy())
-    file.seek(0)
-    return file
-
-
-def _decode(file: io.BytesIO) -> Tensor:
-    samples, _ = soundfile.read(file, dtype="float32")
-    return torch.from_numpy(samples)
