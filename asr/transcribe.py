@@ -123,7 +123,7 @@ def _check_bulk(recognizer: "Recognizer", inference_options: "Inference") -> Non
 
 def _find(paths: Sequence[str], labels: Sequence[str]) -> tuple[list[NamedRecording], int]:
     """List the recordings of the paths, with these labels of manifests' lines; print and count errors."""
-    from asr.base.audio.load import find_audio, find_audio_objects
+    from asr.base.audio.find import find_audio, find_audio_objects
     from asr.core.data.index_cache import listed_utterances
     from asr.core.data.recordings import whole_file
     from asr.errors import AudioError

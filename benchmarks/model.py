@@ -4,7 +4,7 @@ import argparse
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from asr.base.audio.load import find_audio
+from asr.base.audio.find import find_audio
 from asr.core.data.manifest import Utterance, read_manifest
 from asr.core.recognition.recordings import whole_file
 

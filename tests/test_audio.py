@@ -25,7 +25,8 @@ from hypothesis import strategies as st
 
 from asr.base.audio import flac, resampling
 from asr.base.audio import load as audio
-from asr.base.audio.load import audio_info, find_audio, load_waveform, stream_waveform
+from asr.base.audio.find import find_audio
+from asr.base.audio.load import audio_info, load_waveform, stream_waveform
 from asr.errors import AudioError
 from tests.refusals import check_refusal, mentions, refused
 

@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 
 from asr.align import main as align
 from asr.base.audio import load as audio
-from asr.base.audio.load import audio_info, find_audio, load_waveform, stream_waveform
+from asr.base.audio.find import find_audio
+from asr.base.audio.load import audio_info, load_waveform, stream_waveform
 from asr.base.audio.media import CODECS
 from asr.base.audio.resampling import resample
 from asr.convert import main as convert

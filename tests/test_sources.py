@@ -267,7 +267,23 @@ def test_text_files_are_matched_at_any_depth(tmp_path: Path) -> None:
     (tmp_path / "README.txt").write_text("about")
     result = collected(tmp_path)
     assert [(utterance.id, utterance.text) for utterance in result.utterances] == [("a/1", "one two"), ("b/1", "three")]
-    assert "1 unmatched .txt file" in result.description
+    assert mentions(result.description, "1 .txt file ... name")
+
+
+@pytest.mark.parametrize(("audio", "text"), [("SA1.WAV", "SA1.TXT"), ("a.wav", "a.Txt"), ("a.b.wav", "a.b.txt")])
+def test_a_text_is_found_beside_its_recording_in_any_case_of_the_suffix(audio: str, text: str, tmp_path: Path) -> None:
+    record(tmp_path, audio)
+    (tmp_path / text).write_text("one")
+    result = collected(tmp_path)
+    assert [utterance.text for utterance in result.utterances] == ["one"]
+    assert "dropped" not in result.description
+
+
+def test_a_recording_with_two_texts_is_a_problem(tmp_path: Path) -> None:
+    record(tmp_path, "a.wav")
+    for name in ("a.txt", "a.TXT"):
+        (tmp_path / name).write_text(name)
+    assert mentions(problem(tmp_path), "a.wav ... a.TXT ... a.txt")
 
 
 @pytest.mark.parametrize(("text", "named"), [(None, "b.wav ... b.txt"), (" \n", "b.txt ... empty")])

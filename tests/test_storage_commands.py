@@ -7,7 +7,8 @@ import pytest
 import soundfile
 import torch
 
-from asr.base.audio.load import audio_info, find_audio_objects, load_waveform
+from asr.base.audio.find import find_audio_objects
+from asr.base.audio.load import audio_info, load_waveform
 from asr.base.storage import session
 from asr.base.storage.store import write_whole
 from asr.core.data.index_cache import IndexCache

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import numpy as np
 
-from asr.base.audio.load import AUDIO_SUFFIXES, audio_info, find_audio
+from asr.base.audio.find import audio_named, find_audio
+from asr.base.audio.load import audio_info
 from asr.base.storage.client import ObjectInfo
 from asr.base.storage.location import file_name, is_url, join, plain, printable_url, without_query
 from asr.base.storage.store import list_prefix
@@ -97,10 +98,8 @@ def _of_files(path: str, bytes_per_second: Mapping[str, float] | None, labels: S
     infos = _infos(path)
     if is_url(path) and join(path, INDEX) in infos:
         return _listed(join(path, INDEX), labels)
-    infos = {file: info for file, info in infos.items() if file.lower().endswith(AUDIO_SUFFIXES) or file == path}
-    if not infos:
-        must = f"INPUT must be a manifest, an index, or have audio files ({' '.join(AUDIO_SUFFIXES)})"
-        raise InputError(f"{must}; there are none below {printable_url(path)}.")
+    if is_url(path) and list(infos) != [path]:
+        infos = {file: infos[file] for file in audio_named(infos, path)}
     if bytes_per_second is None:
         bytes_per_second = _estimated(list(infos))
     default = max(bytes_per_second.values(), default=PCM_BYTES_PER_SECOND)

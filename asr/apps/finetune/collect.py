@@ -93,10 +93,16 @@ def _reason(problem: str) -> str:
     return reason.rpartition("...: ")[2].rstrip(".")
 
 
+def _counted_reason(count: int, key: str) -> str:
+    """Write a count with its noun, which a reason in parentheses may follow."""
+    noun, bracket, reason = key.partition(" (")
+    return counted(count, noun) + bracket + reason
+
+
 def _left_out(report: SourceReport) -> str:
     """Return the numbers of problems and of what was dropped, as the end of a line."""
     reasons = Counter(map(_reason, report.problems))
     by_reason = "; ".join(f"{reason} ({count:,})" for reason, count in reasons.most_common(MAX_NAMED))
     problems = f", {len(report.problems):,} left out, see above: {by_reason}" if report.problems else ""
-    dropped = ", ".join(counted(count, noun) for noun, count in report.dropped.items() if count)
+    dropped = ", ".join(_counted_reason(count, key) for key, count in report.dropped.items() if count)
     return problems + (f", dropped: {dropped}" if dropped else "")

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
-from asr.base.audio.load import AUDIO_SUFFIXES, END_TOLERANCE_SECONDS, AudioInfo, audio_info
+from asr.base.audio.find import AUDIO_SUFFIXES
+from asr.base.audio.load import END_TOLERANCE_SECONDS, AudioInfo, audio_info
 from asr.base.storage.location import scheme
 from asr.core.data.manifest import Utterance, parse_utterance
 from asr.errors import InputError, shown
@@ -96,7 +97,8 @@ class SourceReport:
         problems: a message, with file and line, for each entry that could not be converted.
         columns: columns, keys or files that were read, by their purpose, such as {"audio": "path"}.
         ignored: columns that were not read, in order; the values are None.
-        dropped: numbers of other things that were not used, by their noun, such as {"prediction": 3}.
+        dropped: numbers of other things that were not used, by their noun, such as {"prediction": 3}; a reason
+            may follow it in parentheses.
         num_cut: number of utterances that were cut at the end of their recording.
     """
 

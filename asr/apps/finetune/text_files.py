@@ -1,46 +1,61 @@
-"""Audio files at any depth of a folder, each with its text in a file of the same name that ends in .txt.
+"""Recordings at any depth of a folder, each with its text in a file of the same name that ends in .txt, or .TXT.
 
-An audio file without such a text, and one whose text is empty, is a problem. Line breaks in a text become spaces.
+A recording without such a text, one with two, and one whose text is empty, is a problem. Line breaks
+in a text become spaces.
 """
 
-from collections.abc import Iterator
+import os
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from asr.apps.finetune.entry import SourceEntry, SourceOptions, SourceReport
-from asr.base.audio.load import AUDIO_SUFFIXES, find_audio
+from asr.base.audio.find import is_recording, search_audio
 from asr.core.data.manifest import named_lines
 from asr.errors import InputError
 
 
 def accepts(path: Path) -> bool:
-    """Return whether a path is a folder that contains, at any depth, an audio file with its text."""
-    texts = _texts(path)
-    return bool(texts) and any(
-        file.with_suffix("") in texts for file in path.rglob("*.*") if file.suffix.lower() in AUDIO_SUFFIXES
-    )
+    """Return whether a path is a folder that contains, at any depth, a recording with its text."""
+    files = [Path(folder, name) for folder, _, names in os.walk(path) for name in names if not name.startswith(".")]
+    texts = _texts(files)
+    return any(file.with_suffix("") in texts and not _is_text(file) and is_recording(file) for file in files)
 
 
 def read(source: Path, options: SourceOptions, report: SourceReport) -> Iterator[SourceEntry]:
-    """Read all audio files below a folder, in the order of their paths; ids are paths without suffix.
+    """Read all recordings below a folder, in the order of their paths; ids are paths without suffix.
 
     Raises:
-        AudioError: there is no audio below the folder.
+        AudioError: there is no recording below the folder.
         InputError: the source is not a folder.
     """
     if not source.is_dir():
         raise InputError(f"{source}: must be a folder of audio files with texts; it is not a folder.")
-    paths = find_audio(source)
-    report.dropped["unmatched .txt file"] = len(_texts(source) - {audio.with_suffix("") for audio in paths})
-    for audio in paths:
-        path = audio.with_suffix(".txt")
-        if not path.is_file():
-            report.add(str(audio), f"must have its text beside it, {path.name}; there is no such file")
-        elif text := " ".join(line.strip() for _, line in named_lines(path, "the text of an audio file")):
-            yield SourceEntry(str(path), audio, text, str(audio.relative_to(source).with_suffix("")))
+    recordings, others = search_audio(source)
+    texts = _texts(others)
+    for file in others:
+        if not _is_text(file):
+            report.dropped[f"{file.suffix.lower() or 'other'} file (no recording)"] += 1
+    unmatched = texts.keys() - {audio.with_suffix("") for audio in recordings}
+    report.dropped[".txt file (no recording of the same name)"] = sum(len(texts[stem]) for stem in unmatched)
+    for audio in recordings:
+        paths = texts.get(audio.with_suffix(""), [])
+        if not paths:
+            report.add(str(audio), f"must have its text beside it, {audio.stem}.txt; there is no such file")
+        elif len(paths) > 1:
+            report.add(str(audio), f"must have one text; it has {' and '.join(path.name for path in paths)}")
+        elif text := " ".join(line.strip() for _, line in named_lines(paths[0], "the text of an audio file")):
+            yield SourceEntry(str(paths[0]), audio, text, str(audio.relative_to(source).with_suffix("")))
         else:
-            report.add(str(path), "the text must not be empty; it is")
+            report.add(str(paths[0]), "the text must not be empty; it is")
 
 
-def _texts(folder: Path) -> set[Path]:
-    """Return the paths of the texts below a folder, without their suffix."""
-    return {path.with_suffix("") for path in folder.rglob("*.txt") if not path.name.startswith(".")}
+def _is_text(file: Path) -> bool:
+    return file.suffix.lower() == ".txt"
+
+
+def _texts(files: Iterable[Path]) -> dict[Path, list[Path]]:
+    """Map the paths of texts without their suffix to the texts; there are several if one ends in .txt, one in .TXT."""
+    texts: dict[Path, list[Path]] = {}
+    for file in filter(_is_text, files):
+        texts.setdefault(file.with_suffix(""), []).append(file)
+    return texts

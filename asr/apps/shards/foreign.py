@@ -11,7 +11,8 @@ from hashlib import sha256
 from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO, NamedTuple, cast
 
-from asr.base.audio.load import AUDIO_SUFFIXES, audio_info
+from asr.base.audio.find import HEAD_BYTES, begins_as_audio, has_audio_name
+from asr.base.audio.load import audio_info
 from asr.base.storage.location import file_name, folder_of, is_url, printable_url
 from asr.base.storage.store import read_range, size_and_etag, sizes_and_etags, write_whole
 from asr.core.data.index import write_index
@@ -124,7 +125,7 @@ def _samples(files: Iterable[Member]) -> Iterator[tuple[str, dict[str, Extent]]]
 
 def _utterance(shard: str, key: str, sample: Mapping[str, Extent], labels: Sequence[str]) -> Utterance:
     where = f"{printable_url(shard)}: {key}"
-    audio = [suffix for suffix in sample if suffix in AUDIO_SUFFIXES]
+    audio = [suffix for suffix in sample if has_audio_name(suffix)] or _like_audio(shard, sample)
     if len(audio) != 1:
         raise InputError(f"{where}: a sample must have exactly one audio file; got {', '.join(sorted(sample))}.")
     entry: dict[str, Any] = {}
@@ -137,6 +138,16 @@ def _utterance(shard: str, key: str, sample: Mapping[str, Extent], labels: Seque
         entry = entry | {"duration": _seconds(shard, extent, where)}
     entry = entry | {"audio_filepath": shard, "id": entry.get("id", key)}
     return replace(parse_utterance(entry, where, None, labels=labels), extent=extent)
+
+
+def _like_audio(shard: str, sample: Mapping[str, Extent]) -> list[str]:
+    """Return the suffixes of those members whose content begins as a recording."""
+    heads = {
+        suffix: read_range(shard, extent.start, min(extent.num_bytes, HEAD_BYTES))
+        for suffix, extent in sample.items()
+        if suffix not in (".json", ".txt") and extent.num_bytes
+    }
+    return [suffix for suffix, head in heads.items() if begins_as_audio(head)]
 
 
 def _text(shard: str, extent: Extent, where: str) -> str:

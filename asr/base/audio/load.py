@@ -11,7 +11,6 @@ import logging
 import math
 import os
 import stat
-import unicodedata
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -24,13 +23,12 @@ from numpy.typing import NDArray
 
 from asr.base.audio.containers import Container, read_container, truncated
 from asr.base.audio.encode import anonymous_file
-from asr.base.audio.media import MEDIA_SUFFIXES, MediaSound, media_kind
+from asr.base.audio.find import reason_of_file, shown_path
+from asr.base.audio.media import MediaSound, media_kind
 from asr.base.audio.resampling import resampled
-from asr.base.storage.location import file_name, is_url, printable_url
-from asr.base.storage.store import list_prefix, read_whole
+from asr.base.storage.location import is_url
+from asr.base.storage.store import read_whole
 from asr.errors import AudioError
-
-AUDIO_SUFFIXES = (".aif", ".aiff", ".flac", ".mp3", ".oga", ".ogg", ".opus", ".wav", *MEDIA_SUFFIXES)
 
 END_TOLERANCE_SECONDS = 0.02  # most manifests round offset and duration to 10 ms
 LEAD_IN_SECONDS = 1.0  # MP3 and Opus frames depend on previous ones: MP3's bit reservoir reaches back at most 0.6 s
@@ -136,7 +134,7 @@ def stream_waveform(
     Raises:
         AudioError, StoreError: as for `load_waveform`, all during the iteration.
     """
-    name = _one_line(path)
+    name = shown_path(path)
     for key, seconds in (("offset", offset), ("duration", duration)):
         if seconds is not None and not 0 <= seconds < math.inf:
             raise AudioError(f"{name}: {key} must be a number of seconds, at least 0; got {seconds}.")
@@ -206,7 +204,7 @@ def audio_info(path: str | Path, content: bytes | None = None, max_seconds: floa
                 if num_samples > max_seconds * sound.samplerate:
                     break
         if num_samples == 0:
-            raise AudioError(f"{_one_line(path)}: must contain audio; it has 0 samples.")
+            raise AudioError(f"{shown_path(path)}: must contain audio; it has 0 samples.")
         return AudioInfo(sound.samplerate, sound.channels, num_samples)
 
 
@@ -218,54 +216,6 @@ def file_sample_rate(path: str | Path) -> int:
     """
     with _opened(path) as (sound, _):
         return int(sound.samplerate)
-
-
-def find_audio_objects(url: str) -> list[str]:
-    """Return `[url]` if its suffix is in AUDIO_SUFFIXES; otherwise the sorted URLs of the audio files below it.
-
-    Raises:
-        AudioError: there is no audio below the URL.
-        StoreError: the URL cannot be listed.
-    """
-    if file_name(url).lower().endswith(AUDIO_SUFFIXES):
-        return [url]
-    urls = [file for file, _ in list_prefix(url) if file.lower().endswith(AUDIO_SUFFIXES)]
-    if not urls:
-        raise AudioError(
-            f"{_one_line(url)}: must hold audio files ({' '.join(AUDIO_SUFFIXES)}); there are none below it."
-        )
-    return urls
-
-
-def find_audio(path: str | Path) -> list[Path]:
-    """Return `[path]` if it is a file; otherwise the sorted paths of the audio files (by AUDIO_SUFFIXES) below it.
-
-    Hidden files and folders are skipped (macOS leaves a `._x.wav` beside `x.wav`). Links to folders are not followed,
-    because they may form cycles.
-
-    Raises:
-        AudioError: the path does not exist, a folder cannot be listed, or there is no audio below it.
-    """
-    name = _one_line(path)
-    try:
-        is_folder = stat.S_ISDIR(os.stat(path).st_mode)
-    except (OSError, ValueError) as error:
-        raise AudioError(f"{name}: must be an audio file or a folder of them; {_reason(error)}.") from None
-    if not is_folder:
-        return [Path(path)]
-
-    def refuse(error: OSError) -> None:
-        raise AudioError(f"{_one_line(error.filename)}: folder cannot be listed; {_reason(error)}.")
-
-    paths: list[Path] = []
-    for folder, subfolders, files in os.walk(path, onerror=refuse):
-        subfolders[:] = [subfolder for subfolder in subfolders if not subfolder.startswith(".")]
-        paths += [
-            Path(folder, file) for file in files if file.lower().endswith(AUDIO_SUFFIXES) and not file.startswith(".")
-        ]
-    if not paths:
-        raise AudioError(f"{name}: must hold audio files ({' '.join(AUDIO_SUFFIXES)}); there are none below it.")
-    return sorted(paths)
 
 
 # ---- decoding, mixing down, checking
@@ -292,7 +242,7 @@ Sound = _Sound | MediaSound
 @contextmanager
 def _opened(path: str | Path, content: bytes | None = None) -> Iterator[tuple[Sound, Container]]:
     """Open a file and check its headers; errors of libsndfile, on opening or while decoding, become AudioError."""
-    name = _one_line(path)
+    name = shown_path(path)
     if content is None and is_url(path):
         content = read_whole(str(path))
     if content == b"":
@@ -312,14 +262,14 @@ def _opened(path: str | Path, content: bytes | None = None) -> Iterator[tuple[So
             try:
                 yield sound, container
             except soundfile.LibsndfileError as error:
-                raise truncated(name, f"decoding fails with: {_reason(error)}") from None
+                raise truncated(name, f"decoding fails with: {reason_of_file(error)}") from None
 
 
 def _open_sound(file: io.FileIO, name: str) -> _Sound:
     try:
         return _Sound(file.fileno(), closefd=False)
     except soundfile.LibsndfileError as error:
-        raise AudioError(f"{name}: must be audio that libsndfile reads; got: {_reason(error)}.") from None
+        raise AudioError(f"{name}: must be audio that libsndfile reads; got: {reason_of_file(error)}.") from None
 
 
 def _open_file(path: str | Path, name: str) -> io.FileIO:
@@ -331,7 +281,7 @@ def _open_file(path: str | Path, name: str) -> io.FileIO:
                 return file
             file.close()
     except (OSError, ValueError) as error:  # ValueError: an impossible path, such as one with a null byte
-        raise AudioError(f"{name}: must be a readable audio file; {_reason(error)}.") from None
+        raise AudioError(f"{name}: must be a readable audio file; {reason_of_file(error)}.") from None
     kind = "empty (0 bytes)" if stat.S_ISREG(mode) else "a folder" if stat.S_ISDIR(mode) else "not a regular file"
     raise AudioError(f"{name}: must be an audio file; it is {kind}.")
 
@@ -448,39 +398,3 @@ def _note_conversion(source_rate: int, num_channels: int, sample_rate: int) -> N
     if steps:
         channels = f"{num_channels} channel{'s' * (num_channels > 1)}"
         logger.warning("audio of %d Hz with %s is %s.", source_rate, channels, " and ".join(steps))
-
-
-def _one_line(path: str | Path) -> str:
-    """Return a path for messages: unchanged, or escaped and quoted if it is not printable on one line."""
-    text = printable_url(os.fsdecode(path))
-    return text if text and text.isprintable() else repr(text)
-
-
-def _reason(error: Exception) -> str:
-    """Return an error's message without the path, line breaks and the final full stop."""
-    if isinstance(error, FileNotFoundError):
-        return "there is no such file" + _in_another_form(Path(os.fsdecode(error.filename)))
-    message = error.strerror if isinstance(error, OSError) else getattr(error, "error_string", None)
-    return (message or str(error)).rstrip(".")
-
-
-def _in_another_form(path: Path) -> str:
-    """Return an addition to an error if a file exists under the same name in another Unicode normal form.
-
-    macOS writes "é" as two characters (NFD), other programs as one (NFC); both look alike.
-    """
-    if not path.parts:  # the empty path, which has no name
-        return ""
-    existing = Path(path.anchor)
-    try:
-        for part in path.relative_to(existing).parts:
-            name = unicodedata.normalize("NFC", part)
-            same = (other for other in os.listdir(existing) if unicodedata.normalize("NFC", other) == name)
-            existing /= part if (existing / part).exists() else next(same, part)
-    except OSError:
-        return ""
-    if not existing.exists():
-        return ""
-    text = str(existing)
-    form = next((form for form in ("NFC", "NFD") if unicodedata.is_normalized(form, text)), "mixed")
-    return f", but there is {text!a}, which looks alike: its Unicode form is {form}. Write the path in this form"

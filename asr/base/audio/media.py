@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from asr.base.audio.containers import truncated
 from asr.errors import AudioError, how_to_install, one_line
 
-MEDIA_SUFFIXES = (".m4a", ".mp4", ".webm")
 # FFmpeg's names of decoders. No other decoder is opened, because a damaged video track must not cost time or memory.
 CODECS = ("aac", "ac3", "alac", "flac", "mp3float", "opus", "pcm_f32le", "pcm_s16be", "pcm_s16le", "vorbis")
 MIN_GAP_SECONDS = 0.1  # a recorder's timestamps jump by less even if no audio is missing: no silence within a word

@@ -7,7 +7,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from asr.base.audio.load import audio_info, find_audio, find_audio_objects, load_waveform
+from asr.base.audio.find import find_audio, find_audio_objects
+from asr.base.audio.load import audio_info, load_waveform
 from asr.base.storage.location import file_name, is_url, plain
 from asr.core.data.manifest import Utterance, read_good_lines
 from asr.errors import InputError
