@@ -243,6 +243,19 @@ def test_ten_problems_are_named_and_all_are_counted(tmp_path: Path) -> None:
     assert "5 more" in problems[-1]
 
 
+@pytest.mark.parametrize("format", ["table", "audio_folder", "ljspeech", "librispeech"])
+def test_recordings_of_a_folder_that_no_line_names_are_counted(format: str, tmp_path: Path) -> None:
+    name, content = {
+        "table": ("x.csv", "audio,text\nwavs/a.wav,one\n"),
+        "audio_folder": ("metadata.csv", "file_name,text\nwavs/a.wav,one\n"),
+        "ljspeech": ("metadata.csv", "a|one\n"),
+        "librispeech": ("wavs/1.trans.txt", "a one\n"),
+    }[format]
+    record(tmp_path / "wavs", "a.wav", "b.wav", "c.wav")
+    (tmp_path / name).write_text(content)
+    assert mentions(collected(tmp_path).description, "dropped: 2 recordings")
+
+
 def test_what_was_left_out_is_counted_by_reason(tmp_path: Path) -> None:
     rows = "a.wav,one\nno where.wav,one\n/there/x.wav,two\na.wav,\nb.wav, \na.wav,one\nb.wav,one,two\n"
     path = table(tmp_path, f"audio,text\n{rows}")

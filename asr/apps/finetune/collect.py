@@ -1,5 +1,6 @@
 """Collect the utterances of a source: recognise its format, read it, examine its audio, and report problems."""
 
+import os
 import re
 from collections import Counter
 from collections.abc import Callable
@@ -8,10 +9,11 @@ from pathlib import Path
 
 from asr.apps.finetune.entry import SourceOptions, SourceReport, utterances
 from asr.apps.finetune.formats import FORMATS, check_options, recognised
+from asr.base.audio.find import search_audio
 from asr.base.text.numbers import counted
 from asr.base.text.printable import listed
 from asr.core.data.manifest import Utterance
-from asr.errors import InputError
+from asr.errors import AudioError, InputError
 
 MAX_NAMED = 10  # maximum number of reported problems
 PLACE = re.compile(r".*?(?::\d+|: (?:task|object) [^:]+): ")  # where a problem is, at the beginning of its line
@@ -57,7 +59,13 @@ def collect(
         format = recognised(path, format_option)
     check_options(format, options)
     report = SourceReport()
-    collected = list(utterances(FORMATS[format].read(path, options, report), report))
+    entries = list(FORMATS[format].read(path, options, report))
+    collected = utterances(entries, report)
+    if path.is_dir() and format != "parquet":  # whose audio is not in files
+        named = {os.path.realpath(entry.audio) for entry in entries}
+        report.dropped["recording (no text names it)"] = sum(
+            os.path.realpath(file) not in named for file in _audio(path)
+        )
     for problem in report.problems[:MAX_NAMED]:
         on_problem(problem)
     count = len(report.problems)
@@ -85,6 +93,14 @@ def _description(path: Path, kind: str, collected: list[Utterance], report: Sour
     size += f", {counted(num_empty, 'empty text')}" if num_empty else ""
     size += f", {counted(report.num_cut, 'utterance')} cut at the end of the recording" if report.num_cut else ""
     return f"{path}: {kind}{f' ({details})' if details else ''}, {size}{_left_out(report)}"
+
+
+def _audio(folder: Path) -> list[Path]:
+    """Return the recordings below a folder."""
+    try:
+        return search_audio(folder).recordings
+    except AudioError:  # there are none
+        return []
 
 
 def _reason(problem: str) -> str:
