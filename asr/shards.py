@@ -1,6 +1,7 @@
 """python -m asr.shards MANIFEST -o DIR: write a corpus into tar files of fixed size, with an index for training."""
 
 import argparse
+import shlex
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from hashlib import sha256
@@ -55,7 +56,7 @@ def _write(options: argparse.Namespace) -> int:
         num_shards = writer.write(utterances, lambda done: bar.advance(task, done))
     index = printable_url(join(options.output, INDEX))
     counts = f"{counted(len(utterances), 'utterance')}, {utterances.hours:.2f} h, in {counted(num_shards, 'shard')}"
-    print(f"{counts}: train on them with 'corpus.train=[{index}]'")
+    print(f"{counts}: train on them with {_training_on(index)}")
     return 0
 
 
@@ -74,8 +75,14 @@ def _index(options: argparse.Namespace) -> int:
         utterances = _foreign_utterances(options, shards, partial(bar.advance, task))
         number = write_foreign_index(options.output, shards, utterances, options.label)
     index = printable_url(options.output)
-    print(f"{counted(number, 'utterance')} in {counted(len(shards), 'shard')}: train with 'corpus.train=[{index}]'")
+    print(f"{counted(number, 'utterance')} in {counted(len(shards), 'shard')}: train with {_training_on(index)}")
     return 0
+
+
+def _training_on(index: str) -> str:
+    from asr.core.training.overrides import setting
+
+    return shlex.quote(setting("corpus.train", [index]))
 
 
 def _foreign_utterances(

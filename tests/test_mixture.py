@@ -1,6 +1,7 @@
 """Mixtures of manifests: occurrences of utterances in an epoch, and exact resumption."""
 
 from collections import Counter
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import torch
 
 from asr.base.settings.read import read
 from asr.base.storage.patterns import expanded
+from asr.base.storage.store import write_whole
 from asr.components.augment.gain import Gain
 from asr.core.build import build_features
 from asr.core.data.batch import Example
@@ -27,6 +29,7 @@ from asr.train import train
 from tests.conftest import TINY, resolved, settings_with, tone_corpus
 from tests.processes import bundle, finish, kill, metrics, start, steps_logged, wait_for
 from tests.refusals import refused
+from tests.storing import FaultyProxy
 from tests.tones import SAMPLE_RATE, sentences, write_corpus
 
 FEATURES = build_features(resolved())
@@ -216,6 +219,26 @@ def test_braces_and_wildcards_select_manifests(tmp_path: Path) -> None:
     assert names("[ab]-08.jsonl") == ["a-08", "b-08"]
     assert names("c{x}.jsonl") == ["c{x}"]
     assert names("absent-*.jsonl") == ["absent-*"]
+    (tmp_path / "[ab]-08.jsonl").touch()
+    assert names("[ab]-08.jsonl") == ["[ab]-08"]  # a file that exists with this name
     for unbounded in ("{0..99999999}", "{1..9999}{1..9999}", "{a,b}" * 50, "{a,b}" * 5000):
         with refused(InputError, "braces ... to at most"):
             names(unbounded)
+
+
+@pytest.mark.parametrize(("folder", "like"), [("run[1]", "run1"), ("a{b,c}", "ab"), ("r*n", "ruin"), ("run?", "runs")])
+def test_the_folder_of_a_corpus_is_no_pattern(folder: str, like: str, tmp_path: Path) -> None:
+    for name in (folder, like):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "train-1.jsonl").touch()
+    given = replace(
+        settings_with().corpus, dir=str(tmp_path / folder), train=["train-1.jsonl"], valid=["train-?.jsonl"]
+    )
+    for split in ("train", "valid"):
+        assert given.manifests(split) == [str(tmp_path / folder / "train-1.jsonl")]
+
+
+def test_the_folder_of_a_corpus_at_a_url_is_no_pattern(s3: FaultyProxy) -> None:
+    for name in ("run[1]/a-1.jsonl", "run1/a-1.jsonl"):
+        write_whole(f"s3://bucket/{name}", b"")
+    assert expanded("a-*.jsonl", "s3://bucket/run[1]") == ["s3://bucket/run[1]/a-1.jsonl"]

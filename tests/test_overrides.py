@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
+from omegaconf import OmegaConf
 
 from asr.base.settings.rule import ONLY_IN_QUOTES, PATH, TEXT, list_of, or_null, whole
 from asr.core.training.hydra_command import readable_arguments
-from asr.core.training.overrides import NAMES, SYNONYMS, in_quotes, settings_named
+from asr.core.training.overrides import NAMES, SYNONYMS, in_quotes, setting, settings_named
 from asr.errors import InputError
 from asr.train import main as train
 from tests.conftest import CONF, resolved
@@ -41,6 +42,20 @@ def test_a_path_that_hydra_refuses_is_taken_as_it_is_written(path: str) -> None:
         GRAMMAR.parse_override(f"init.from={path}")
     [argument] = readable_arguments([f"init.from={path}"], "train")
     assert GRAMMAR.parse_override(argument).value() == path
+
+
+@pytest.mark.parametrize(
+    "name", [*PATHS, "[x]", "run[1]", "a{b,c}", "${x}", "\\\\${x}", "a,b", "null", "1e3", "", "s3://b/x"]
+)
+def test_an_override_made_from_a_text_sets_this_text(name: str) -> None:
+    def value(override: str) -> Any:
+        config = OmegaConf.create({"folder": GRAMMAR.parse_override(override).value(), "equal": "${folder}"})
+        read: Any = OmegaConf.to_container(config, resolve=True)
+        assert read["equal"] == read["folder"]
+        return read["folder"]
+
+    assert value(setting("folder", name)) == name
+    assert value(setting("folder", [name, name])) == [name, name]
 
 
 def test_entries_of_a_list_are_taken_as_they_are_written() -> None:

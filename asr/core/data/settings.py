@@ -19,7 +19,7 @@ from asr.base.settings.rule import (
     one_of,
     or_null,
 )
-from asr.base.storage.location import join, plain
+from asr.base.storage.location import plain
 from asr.base.storage.patterns import expanded
 from asr.base.storage.settings import StorageSettings
 from asr.core.data.batch_plan import BatchBounds, BatchOrder
@@ -58,7 +58,7 @@ class CorpusSettings:
 
     Args:
         name: name of the corpus.
-        dir: folder to which paths of manifests are relative.
+        dir: folder to which paths of manifests are relative; wildcards and braces in its own name have no meaning.
         train: training manifests or indexes. An entry is a path or URL, which may have wildcards and braces, or a
             mapping with the keys `manifest` (a path or URL) and `weight` (default 1), as in `WeightedManifest`.
         valid: validation manifests; []: no validation.
@@ -95,7 +95,7 @@ class CorpusSettings:
         return [
             WeightedManifest(plain(path), float(entry.get("weight", 1)))
             for entry in entries
-            for path in expanded(join(self.dir, entry["manifest"]))
+            for path in expanded(entry["manifest"], self.dir)
         ]
 
 

@@ -3,7 +3,7 @@
 import os
 import re
 import shlex
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any
 
@@ -70,14 +70,25 @@ def quoted(value: str) -> str:
     """Put a value into double quotes, as Hydra's grammar reads them; in a list, each entry."""
     if entries := LIST.fullmatch(value):
         return f"[{','.join(quoted(entry.strip()) for entry in entries[1].split(','))}]"
+    return _in_double_quotes(value)
+
+
+def _in_double_quotes(value: str) -> str:
     escaped = re.sub(r'(\\*)("|$)', lambda end: 2 * end[1] + ('\\"' if end[2] else ""), value)
     return f'"{escaped}"'
 
 
-def setting(key: str, value: str) -> str:
-    """Return the override that sets a key to a text; a text that looks like another value gets quotes."""
-    is_plain = re.fullmatch(r"[A-Za-z_/][\w./-]*", value, re.ASCII) and value.lower() not in NOT_TEXTS
-    return f"{key}={value if is_plain else quoted(value)}"
+def setting(key: str, value: str | Sequence[str]) -> str:
+    """Return the override that sets a key to a text or a list of texts, in quotes where Hydra reads something else."""
+    entries = "" if isinstance(value, str) else ",".join(map(_text, value))
+    return f"{key}={_text(value) if isinstance(value, str) else f'[{entries}]'}"
+
+
+def _text(value: str) -> str:
+    """Return a text as Hydra's grammar reads it, without OmegaConf's references."""
+    if re.fullmatch(r"[A-Za-z_/][\w.:/-]*", value, re.ASCII) and value.lower() not in NOT_TEXTS:
+        return value
+    return _in_double_quotes(re.sub(r"(\\*)\$\{", r"\1\1\\${", value))
 
 
 def in_quotes(override: str) -> str:
