@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 STORED = "finetune.json"  # in --output: the command, and the settings that were chosen
 CONVERTED = "model"  # in --output: MODEL, converted from another toolkit's format
+MISSING = "???"  # a missing value in a config
 NEXT = {"transcribe": " RECORDING...", "serve": "", "export": " -o FOLDER"}
 WORST = 10  # number of utterances that are printed at the end
 
@@ -111,7 +112,10 @@ def _absolute(given: str) -> str:
 
 
 def _check(options: argparse.Namespace) -> None:
-    """Check the options that depend on each other."""
+    """Check the options that depend on each other, and the name of the run."""
+    if (name := options.output.absolute().name) in ("", MISSING):
+        must = f"--output must be a folder whose name, which is that of the corpus, is not {name or 'empty'}"
+        raise InputError(f"{must}; got {options.output}. Give another folder.")
     if options.hours is not None and not 0 < options.hours < math.inf:
         raise InputError(f"--hours must be a number above 0; got {options.hours:g}.")
     if options.stop_at_deadline and options.hours is None:

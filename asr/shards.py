@@ -12,7 +12,7 @@ from asr.base.settings.rule import LABELS
 from asr.base.system.files import check_apart
 from asr.base.text.numbers import counted
 from asr.core.cli.command import finite, progress_bar, run_command
-from asr.core.cli.parser import CommandParser
+from asr.core.cli.parser import CommandParser, path_or_url
 from asr.errors import InputError
 
 if TYPE_CHECKING:
@@ -25,6 +25,7 @@ PARQUET_SUFFIX = ".parquet"
 def main(arguments: Sequence[str] | None = None) -> int:
     """Write shards, or index existing shards; the same command continues after the last complete shard."""
     options = _parser().parse_args(arguments)
+    options.output = str(options.output)
     LABELS.check("--label", options.label)
     if options.index_only:
         return _index(options)
@@ -111,7 +112,7 @@ def _parser() -> argparse.ArgumentParser:
     inputs = "path or URL: JSONL, one utterance per line; with --index-only: shards, also with {000..012} and *"
     parser.add_argument("inputs", nargs="+", metavar="MANIFEST", help=inputs)
     output = "folder, or URL such as s3://BUCKET/FOLDER; with --index-only: path of the index, index.arrow"
-    parser.add_argument("-o", "--output", required=True, metavar="DIR", help=output)
+    parser.add_argument("-o", "--output", type=path_or_url, required=True, metavar="DIR", help=output)
     index_only = "only index existing tar files of WebDataset or NeMo"
     parser.add_argument("--index-only", action="store_true", help=index_only)
     nemo = "manifest of NeMo's tarred audio; give the tar files in the order of its shard_id"

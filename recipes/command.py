@@ -3,9 +3,11 @@
 import argparse
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
 from asr.base.system.processes import INTERRUPTED
 from asr.base.text.printable import printable
+from asr.core.cli.parser import local_path
 from asr.errors import InputError
 
 READABLE = "--corpus-dir must be readable, --output-dir writable, with room left"
@@ -44,6 +46,7 @@ def run_recipe(
         description=(description or "").strip(),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    parser.register("type", Path, local_path)
     add_options(parser.add_argument)
     options = parser.parse_args(arguments)
     try:

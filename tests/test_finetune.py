@@ -4,6 +4,7 @@ import csv
 import json
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 import time
@@ -25,6 +26,7 @@ from asr.core.checkpoint.saved import CHECKPOINTS
 from asr.core.data.batch import Batch
 from asr.core.data.manifest import read_manifest
 from asr.core.run.names import CONFIG
+from asr.core.training.hydra_command import compose_settings
 from asr.errors import InputError
 from tests.conftest import PATIENCE
 from tests.refusals import refused
@@ -292,6 +294,26 @@ def test_the_output_may_be_named_by_a_number_and_the_command_is_valid_in_any_fol
     monkeypatch.chdir(tmp_path)
     finetune.main([str(fluent / "run"), str(recordings), "--output", "2024", "--dry-run", *QUICK])
     assert str(output / finetune.STORED) in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", ["run[1]", "a{b,c}", "${x}", "[x]", "null", "a=b", "*"])
+def test_the_name_of_the_output_may_have_any_characters(
+    name: str, recordings: Path, fluent: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "run1" / "data").mkdir(parents=True)  # what the pattern run[1] matches
+    shutil.copy(recordings.parent / "other.jsonl", tmp_path / "run1" / "data" / "train.jsonl")
+    finetune.main([str(fluent / "run"), str(recordings), "--output", str(tmp_path / name), "--dry-run", *QUICK])
+    command = next(line for line in capsys.readouterr().out.splitlines() if "-m asr.train" in line)
+    settings = compose_settings(shlex.split(command)[3:])
+    assert settings.run_dir == str(tmp_path / name)
+    assert settings.corpus.name == name
+    assert settings.corpus.manifests("train") == [str(tmp_path / name / "data" / "train.jsonl")]
+
+
+@pytest.mark.parametrize("name", ["???", "/"])
+def test_a_name_of_the_output_that_no_config_can_have_is_refused(name: str, recordings: Path, tmp_path: Path) -> None:
+    with refused(InputError, f"--output; got {tmp_path / name}"):
+        finetune.main(["model", str(recordings), "--output", str(tmp_path / name)])
 
 
 def test_recordings_of_the_training_are_refused_as_test(recordings: Path, fluent: Path, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import argparse
 import errno
+import importlib
 import json
 import os
 import shutil
@@ -352,3 +353,32 @@ def test_no_transcript_replaces_the_manifest_or_the_audio(command: Command, flue
         with refused(InputError, "would be written ... .jsonl"):
             command([*arguments, "--output-dir", str(tmp_path)])
         assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "align MODEL a.jsonl --output-dir",
+        "average RUN --output-dir",
+        "compare a b --report",
+        "convert MODEL -o",
+        "evaluate MODEL a.jsonl --output-dir",
+        "export MODEL -o",
+        "finetune MODEL a.csv --output",
+        "merge MODEL --base BASE -o",
+        "ngram a.txt -o",
+        "shards a.jsonl -o",
+        "training_report RUN --output",
+        "transcribe MODEL a.jsonl --parts --output-dir",
+    ],
+)
+def test_an_empty_name_of_an_output_is_refused_by_the_name_of_its_option(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    module, *arguments = command.split()
+    with pytest.raises(SystemExit):
+        importlib.import_module(f"asr.{module}").main([*arguments, ""])
+    [line] = capsys.readouterr().err.splitlines()
+    assert mentions(line, f"{arguments[-1]} ... got ''")
+    assert not list(tmp_path.iterdir())

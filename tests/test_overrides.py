@@ -169,3 +169,14 @@ def test_null_instead_of_a_file_of_conf_is_refused(override: str) -> None:
     with refused(InputError, f"{group} ... null", cure=f"~{group}"):
         readable_arguments([override], "train")
     assert readable_arguments(["schedule.warmup_steps=null"], "train") == ["schedule.warmup_steps=null"]
+
+
+@pytest.mark.parametrize("value", ["${x}", "???", "[x]", "", "${"])
+@pytest.mark.parametrize("more", [(), ("--multirun",)])
+def test_a_run_dir_that_is_no_text_is_refused_in_a_line(value: str, more: tuple[str, ...], tmp_path: Path) -> None:
+    ended = run_module("asr.train", *more, f"run_dir={value}", cwd=tmp_path)
+    assert ended.returncode == 1
+    assert "run_dir" in ended.stderr
+    assert "error: " in ended.stderr.splitlines()[-1]
+    assert "Traceback" not in ended.stderr
+    assert not [path for path in tmp_path.iterdir() if path.name != "multirun.yaml"]  # Hydra's list of the jobs

@@ -67,7 +67,7 @@ RECIPES_MAY = {
         "core.evaluation.word_errors",
         "core.recognition.confidence",
     ),  # used only by recipes/pseudo_label
-    *("apps.web.chart", "apps.web.page"),
+    *("apps.web.chart", "apps.web.page", "core.cli.parser"),
 }
 
 

@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from asr.base.storage.location import is_url
 from asr.base.system.files import UNFINISHED, write_whole
 from asr.core.cli.command import complain_of
+from asr.core.cli.parser import path_or_url
 from asr.core.recognition.formats import FORMATS, Format
 from asr.errors import InputError
 
@@ -75,13 +75,8 @@ def add_output(parser: argparse.ArgumentParser, default: str) -> None:
     """Add --format and --output-dir, used by `arrange` and `write`."""
     parser.add_argument("--format", choices=FORMATS, default=default, help=f"output format (default {default})")
     parser.add_argument(
-        "--output-dir", metavar="DIR", type=_place, help="write a file for each recording to this folder"
+        "--output-dir", metavar="DIR", type=path_or_url, help="write a file for each recording to this folder"
     )
-
-
-def _place(text: str) -> Path | str:
-    """Convert a folder to a path; a URL stays a string."""
-    return text if is_url(text) else Path(text)
 
 
 def plain_name(utterance_id: str) -> str:

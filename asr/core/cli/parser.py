@@ -3,16 +3,38 @@
 import argparse
 import re
 from difflib import get_close_matches
+from pathlib import Path
 from typing import Any, NoReturn
 
 from asr.base.settings.plugins import use
-from asr.errors import InputError
+from asr.base.settings.rule import PATH
+from asr.base.storage.location import is_url
+from asr.errors import InputError, shown
 
 UNKNOWN = re.compile(r"unrecognized arguments: (?:.* )?(--[^\s=]+)")
 
 
+def local_path(text: str) -> Path:
+    """Convert an argument to a path; an empty one would be the current folder."""
+    if not PATH.holds(text):
+        raise argparse.ArgumentTypeError(f"must be {PATH.words}; got {shown(text)}")
+    return Path(text)
+
+
+def path_or_url(text: str) -> Path | str:
+    """Convert an argument to a path; a URL stays a string."""
+    return text if is_url(text) else local_path(text)
+
+
 class CommandParser(argparse.ArgumentParser):
-    """A parser whose error messages are one line that suggests a similar option; only --help prints the usage."""
+    """A parser whose error messages are one line that suggests a similar option; only --help prints the usage.
+
+    Arguments with `type=Path` must satisfy the rule of a path.
+    """
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.register("type", Path, local_path)
 
     def error(self, message: str) -> NoReturn:
         """Print an error and end with status 2."""

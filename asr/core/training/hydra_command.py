@@ -32,6 +32,7 @@ from asr.errors import InputError, StoreError, how_to_install, one_line
 if TYPE_CHECKING:
     from hydra.errors import CompactHydraException
     from omegaconf import DictConfig
+    from omegaconf.errors import OmegaConfBaseException
 
     from asr.core.run.settings import RunSettings
 
@@ -88,12 +89,13 @@ def compose_settings(overrides: Sequence[str], root: str = "train", read: Reader
     from hydra import compose
     from hydra.errors import CompactHydraException
     from omegaconf import OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
 
     overrides = readable_arguments(overrides, root)
     try:
         with initialized_hydra():
             composed: Any = OmegaConf.to_container(compose(root, list(overrides)), resolve=True, throw_on_missing=True)
-    except CompactHydraException as error:
+    except (CompactHydraException, OmegaConfBaseException) as error:
         raise InputError(composition_error(error)) from None
     return read(composed, overrides)
 
@@ -114,8 +116,12 @@ def experiment_command(command: Command, root: str = "train", read: Reader = rea
     def main(composed: "DictConfig") -> float | None:
         from hydra.core.hydra_config import HydraConfig
         from omegaconf import OmegaConf
+        from omegaconf.errors import OmegaConfBaseException
 
-        resolved: dict[str, Any] = OmegaConf.to_container(composed, resolve=True, throw_on_missing=True)  # type: ignore[assignment]
+        try:
+            resolved: Any = OmegaConf.to_container(composed, resolve=True, throw_on_missing=True)
+        except OmegaConfBaseException as error:
+            sys.exit(f"error: {composition_error(error)}")
         return run_job(partial(_in_own_folder, command, failed), resolved, HydraConfig.get().overrides.task, read)
 
     def program() -> None:
@@ -134,12 +140,13 @@ def experiment_command(command: Command, root: str = "train", read: Reader = rea
         keep_memory()
         import hydra
         from hydra.errors import CompactHydraException
+        from omegaconf.errors import OmegaConfBaseException
 
         search_plugins()
         os.environ.setdefault("HYDRA_FULL_ERROR", "1")  # makes Hydra raise its errors instead of exiting
         try:
             hydra.main(config_path=str(CONF), config_name=root, **hydra_rules())(main)()
-        except CompactHydraException as error:
+        except (CompactHydraException, OmegaConfBaseException) as error:
             sys.exit(f"error: {composition_error(error)}")
         gc.freeze()  # avoids garbage collection at exit, which takes most of a second with Lightning
         if reader_has_gone() or failed:
@@ -232,12 +239,16 @@ def search_plugins() -> None:
     Plugins.instance().register(PluginFolders)
 
 
-def composition_error(error: "CompactHydraException") -> str:
-    """Return a composition error as one line: what must hold, what was given, what to do."""
+def composition_error(error: "CompactHydraException | OmegaConfBaseException") -> str:
+    """Return an error of composition, or of a reference in the config, as one line: what must hold, what was given."""
     from hydra.errors import MissingConfigException, OverrideParseException
-    from omegaconf import DictConfig, OmegaConf
+    from omegaconf import MISSING, DictConfig, OmegaConf
     from omegaconf.errors import OmegaConfBaseException
 
+    if isinstance(error, OmegaConfBaseException):
+        key = "run_dir" if error.full_key == "hydra.sweep.dir" else error.full_key  # its value is that of run_dir
+        must = f"{key} must have a value, not {MISSING}, and refer by ${{...}} only to settings that exist"
+        return f"{must}; got: {str(error).splitlines()[0]}. In a text, write \\${{ instead of ${{."
     cause = error.__cause__
     if isinstance(error, MissingConfigException) and error.missing_cfg_file:
         group, _, name = error.missing_cfg_file.rpartition("/")
