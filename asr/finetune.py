@@ -6,8 +6,10 @@ import math
 import os
 import runpy
 import shlex
+import shutil
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,8 +20,9 @@ from asr.base.text.numbers import counted
 from asr.base.text.printable import printable
 from asr.core.checkpoint.saved import MERGED
 from asr.core.cli.command import run_command
+from asr.core.cli.output import new_output_dir
 from asr.core.cli.parser import CommandParser
-from asr.core.run.names import CONFIG
+from asr.core.run.names import CONFIG, LORA
 from asr.errors import InputError
 
 if TYPE_CHECKING:
@@ -34,13 +37,14 @@ WORST = 10  # number of utterances that are printed at the end
 
 BATCH = "data.batch_seconds="
 LENGTHS = ("trainer.max_steps=", "trainer.max_epochs=")
+ADAPTER = "adapter"  # its settings, such as adapter.rank, may be set if an adapter is trained
 INSTEAD = {  # settings that --set must not contain, and the options that choose them
     "run_dir": "--output",
     "corpus": "DATA, --test or --also-test",
     "init.from": "MODEL",
     "experiment": "asr.finetune itself",
     "init.extend_tokenizer": "--extend",
-    "adapter": "--method",
+    ADAPTER: "--method",
     "seed": "--seed",
 }
 
@@ -48,13 +52,7 @@ INSTEAD = {  # settings that --set must not contain, and the options that choose
 def main(arguments: Sequence[str] | None = None) -> int:
     """Choose the settings of a training run, run it, and print what it has gained."""
     options = parse(arguments)
-    try:
-        options.output.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"--output must be a folder that can be written; got {options.output}: {error}.") from None
-    if not os.access(options.output, os.W_OK):
-        raise InputError(f"--output must be a folder that can be written; got {options.output}.")
-    with alone_in(options.output):
+    with _folder(options.output):
         stored = _stored_or_new(options)
     print(f"\n{shlex.join(['python', '-m', 'asr.train', *stored['overrides']])}\n", flush=True)
     if options.dry_run:
@@ -118,17 +116,40 @@ def _check(options: argparse.Namespace) -> None:
         raise InputError(f"{must}; got {options.output}. Give another folder.")
     if options.hours is not None and not 0 < options.hours < math.inf:
         raise InputError(f"--hours must be a number above 0; got {options.hours:g}.")
+    for option, format in ("--format", options.format), ("--test-format", options.test_format):
+        if format is not None:
+            from asr.apps.finetune.collect import check_format
+
+            check_format(format, option)
+    if options.test_format is not None and options.test is None and not options.also_test:
+        raise InputError(f"--test-format needs --test or --also-test; got {options.test_format} alone.")
     if options.stop_at_deadline and options.hours is None:
         raise InputError("--stop-at-deadline needs --hours; it is not given.")
     for setting in options.set:
         key = setting.partition("=")[0].lstrip("+~")
         for part, option in INSTEAD.items():
-            if key == part or key.startswith(f"{part}."):
+            if key == part or (key.startswith(f"{part}.") and part != ADAPTER):
                 raise InputError(f"--set must not contain {key}, which {option} sets; got {setting}.")
         if setting == f"{BATCH}auto":
             raise InputError(f"asr.finetune finds the longest batch that fits; leave out --set {setting}.")
         if options.hours is not None and setting.startswith(LENGTHS):
             raise InputError(f"--hours chooses the number of steps; leave out --set {setting}.")
+
+
+@contextmanager
+def _folder(output: Path) -> Iterator[None]:
+    """Create and lock the folder of the run; a command that is refused leaves none of the files that it has made."""
+    with new_output_dir(output, "--output"):
+        before = set(os.listdir(output))
+        with alone_in(output):
+            try:
+                yield
+            except BaseException:
+                for name in {DATA, CONVERTED, STORED, LOCK} - before:
+                    shutil.rmtree(output / name) if (output / name).is_dir() else (output / name).unlink(
+                        missing_ok=True
+                    )
+                raise
 
 
 def _stored_or_new(options: argparse.Namespace) -> dict[str, Any]:
@@ -188,7 +209,7 @@ def prepare(options: argparse.Namespace) -> dict[str, Any]:
     model, folder = model_of(options), options.output / DATA
     start = initial_model(model)
     base = ["experiment=finetune", setting("init.from", model)]
-    settings = compose_settings([*base, *options.set])
+    settings = compose_settings([*base, *(each for each in options.set if not _is_of_adapter(each))])
     parts, tokenizer, normalizer = parts_of(options, say), start.tokenizer(), settings.components["normalizer"]
     if options.extend:
         normalize = get_normalizer(normalizer)
@@ -200,6 +221,10 @@ def prepare(options: argparse.Namespace) -> dict[str, Any]:
     chosen = [override for choice in choices(options, start, corpus, fixed, say) for override in choice.overrides]
     is_adapter = "adapter=lora" in chosen
     return {"lines": lines, "overrides": [*fixed, *chosen, *options.set], "model": model, "is_adapter": is_adapter}
+
+
+def _is_of_adapter(setting: str) -> bool:
+    return setting.lstrip("+~").startswith(f"{ADAPTER}.")
 
 
 def model_of(options: argparse.Namespace) -> str:
@@ -251,7 +276,11 @@ def choices(
 
     on_gpu, seconds = torch.cuda.is_available(), sum(corpus.durations)
     choose(finetuning.device_choice(on_gpu, len(os.sched_getaffinity(0))))
-    choose(finetuning.method_choice(options.method, seconds, start.bundle.weights, options.extend))
+    method = finetuning.method_choice(options.method, seconds, start.bundle.weights, options.extend)
+    if "adapter=lora" not in method.overrides and (settings := [*filter(_is_of_adapter, options.set)]):
+        must = f"--set {settings[0]} needs an adapter; {method.reason}"
+        raise InputError(f"{must}. Add --method {LORA}, or leave out --set {settings[0]}.")
+    choose(method)
     choose(finetuning.selection_choice(corpus.has_valid))
     overrides = [*fixed, *(override for choice in chosen for override in choice.overrides)]
     for choice in plan_choices(options, start, overrides, finetuning.batch_choice(corpus.durations, on_gpu)):

@@ -264,6 +264,9 @@ def test_many_times_the_usual_steps_are_remarked_on() -> None:
         (["--set", "corpus.test=[]"], "corpus.test ... --test"),
         (["--set", "data.batch_seconds=auto"], "data.batch_seconds=auto"),
         (["--set", "adapter=null"], "adapter ... --method"),
+        (["--format", "bogus"], "--format ... label_studio ... 'bogus'"),
+        (["--test-format", "bogus"], "--test-format ... label_studio ... 'bogus'"),
+        (["--test-format", "table"], "--test-format ... --test ... table"),
     ],
 )
 def test_options_that_contradict_each_other_are_refused(
@@ -272,6 +275,52 @@ def test_options_that_contradict_each_other_are_refused(
     with refused(InputError, named):
         finetune.main(["model", str(recordings), "--output", str(tmp_path / "mine"), *options])
     assert not (tmp_path / "mine").exists()
+
+
+@pytest.mark.parametrize(
+    ("model", "data", "options", "named"),
+    [
+        ("absent", "mine.csv", [], "absent"),
+        ("run", "absent", [], "absent"),
+        ("run", "few.csv", [], "utterances"),
+        ("run", "mine.csv", ["--test-format", "table", "--test", "absent.csv"], "absent.csv"),
+        ("run", "mine.csv", ["--field", "text"], "--field"),
+        ("run", "mine.csv", ["--set", "encoder.dim=7"], "encoder.dim"),
+        ("run", "mine.csv", ["--hours", "1e-6"], "--hours"),
+        ("run", "mine.csv", ["--method", "full", "--set", "adapter.rank=8"], "--set adapter.rank=8 ... --method lora"),
+        ("run", "mine.csv", ["--set", "adapter.rnk=8"], "adapter.rnk"),
+    ],
+)
+def test_a_refused_command_leaves_nothing(
+    model: str, data: str, options: list[str], named: str, recordings: Path, fluent: Path, tmp_path: Path
+) -> None:
+    (recordings.parent / "few.csv").write_text("".join(recordings.read_text().splitlines(keepends=True)[:2]))
+    options = [str(recordings.parent / option) if option.endswith(".csv") else option for option in options]
+    given = [str(fluent / model), str(recordings.parent / data), "--output"]
+    with refused(InputError, named):
+        finetune.main([*given, str(tmp_path / "new/run"), *options])
+    assert not list(tmp_path.iterdir())
+    with refused(InputError, named):
+        finetune.main([*given, str(tmp_path), *options])
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_refused_command_leaves_what_was_in_the_folder(recordings: Path, fluent: Path, tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "train.jsonl").write_text("mine")
+    with refused(InputError, "--output"):
+        finetune.main([str(fluent / "run"), str(recordings), "--output", str(tmp_path)])
+    assert {path.name for path in tmp_path.rglob("*")} == {"data", "train.jsonl"}
+    assert (tmp_path / "data" / "train.jsonl").read_text() == "mine"
+
+
+def test_settings_of_the_adapter_may_be_set(
+    recordings: Path, fluent: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = [str(fluent / "run"), str(recordings), "--output", str(tmp_path / "mine"), "--dry-run", *QUICK]
+    finetune.main([*given, "adapter.rank=3"])
+    command = next(line for line in capsys.readouterr().out.splitlines() if "-m asr.train" in line)
+    assert compose_settings(shlex.split(command)[3:]).components["adapter"]["rank"] == 3
 
 
 def test_a_folder_that_cannot_be_written_or_is_in_use_is_refused(

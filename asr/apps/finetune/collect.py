@@ -13,7 +13,7 @@ from asr.base.audio.find import search_audio
 from asr.base.text.numbers import counted
 from asr.base.text.printable import listed
 from asr.core.data.manifest import Utterance
-from asr.errors import AudioError, InputError
+from asr.errors import AudioError, InputError, shown
 
 MAX_NAMED = 10  # maximum number of reported problems
 PLACE = re.compile(r".*?(?::\d+|: (?:task|object) [^:]+): ")  # where a problem is, at the beginning of its line
@@ -57,6 +57,7 @@ def collect(
     """
     if format is None:
         format = recognised(path, format_option)
+    check_format(format, format_option)
     check_options(format, options)
     report = SourceReport()
     entries = list(FORMATS[format].read(path, options, report))
@@ -77,6 +78,12 @@ def collect(
     if not collected:
         raise InputError(f"{path}: must hold at least one utterance; none was found{_left_out(report)}.")
     return Collected(format, collected, _description(path, FORMATS[format].kind, collected, report))
+
+
+def check_format(name: str, option: str) -> None:
+    """Check the name of a format, which `option` gives."""
+    if name not in FORMATS:
+        raise InputError(f"{option} must be one of {', '.join(FORMATS)}; got {shown(name)}.")
 
 
 def _description(path: Path, kind: str, collected: list[Utterance], report: SourceReport) -> str:

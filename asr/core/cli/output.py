@@ -84,11 +84,11 @@ def plain_name(utterance_id: str) -> str:
     return re.sub(r"[/\\\x00-\x1f\x7f]|^\.+", "_", utterance_id) or "_"
 
 
-def make_output_dir(output_dir: Path | str) -> None:
-    """Create the folder for results before the work begins."""
+def make_output_dir(output_dir: Path | str, option: str = "--output-dir") -> None:
+    """Create the folder for results, which `option` names, before the work begins."""
     if isinstance(output_dir, str):
-        raise InputError(f"--output-dir must be a local folder, except with --parts; got {output_dir}.")
-    must = f"--output-dir must be a writable folder; {output_dir}"
+        raise InputError(f"{option} must be a local folder, except with --parts; got {output_dir}.")
+    must = f"{option} must be a writable folder; {output_dir}"
     try:
         output_dir.mkdir(parents=True, exist_ok=True)
     except (OSError, ValueError) as error:
@@ -99,13 +99,13 @@ def make_output_dir(output_dir: Path | str) -> None:
 
 
 @contextmanager
-def new_output_dir(output_dir: Path | None) -> Iterator[None]:
+def new_output_dir(output_dir: Path | None, option: str = "--output-dir") -> Iterator[None]:
     """Create the folder for results, if one is given; if the work fails, remove the empty folders that this created."""
     parents = [] if output_dir is None else [output_dir, *output_dir.parents]
     missing = [folder for folder in parents if not os.path.exists(folder)]
     try:
         if output_dir is not None:
-            make_output_dir(output_dir)
+            make_output_dir(output_dir, option)
         yield
     except BaseException:
         for folder in missing:
