@@ -216,6 +216,28 @@ def test_an_adapter_without_usable_tensors_is_refused(
         load_recognizer(tmp_path / "bundle", base=fluent / "run")
 
 
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda own, base: {name: torch.full_like(weight, 1e30) for name, weight in own.items()}, "NaN"),
+        (lambda own, base: own | {"head.ctc.linear.bias": base["head.ctc.linear.bias"] + 1}, "head.ctc.linear.bias"),
+        (lambda own, base: own | {"encoder.new": torch.ones(2)}, "encoder.new"),
+        (lambda own, base: {name: own[name] for name in own if not name.startswith(min(own)[:-6])}, "lora_a"),
+    ],
+    ids=["a product that overflows", "a weight of the base", "a weight of no model", "a layer is missing"],
+)
+def test_an_adapter_is_refused_unless_it_has_the_tensors_that_training_gives_it_and_finite_products(
+    change: Any, message: str, adapted: Path, fluent: Path, tones: Path, tmp_path: Path
+) -> None:
+    folder, base = shutil.copytree(adapted / "bundle", tmp_path / "bundle"), fluent / "run"
+    weights = load_file(folder / "weights.safetensors"), load_file(base / "bundle" / "weights.safetensors")
+    save_file(change(*weights), folder / "weights.safetensors")
+    for command, *more in (merge_main, "-o", tmp_path / "new"), (export_main, "-o", tmp_path / "new"):
+        assert mentions(error_of(command, str(folder), "--base", str(base), *map(str, more)), message)
+    assert mentions(error_of(evaluate_main, str(folder), str(tones / "test.jsonl"), "--base", str(base)), message)
+    assert not (tmp_path / "new").exists()
+
+
 def test_an_absent_or_different_base_is_refused_in_one_line(
     adapted: Path, fluent: Path, tones: Path, tmp_path: Path
 ) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from asr.core.build import Config, build_adapter
 from asr.core.checkpoint.bundle import Bundle
@@ -78,6 +78,10 @@ def merged(bundle: Bundle, path: Path, base: Bundle, base_path: Path) -> Bundle:
         weights = build_adapter(bundle.config[ADAPTER]).merged(base.weights, bundle.weights)
     except InputError as error:
         raise InputError(f"{path}: {error}") from None
+    for name, weight in weights.items():
+        if weight is not base.weights.get(name) and not bool(weight.isfinite().all()):
+            must = f"{path}: an adapter must leave the weights of its base finite"
+            raise InputError(f"{must}; with it, {shown(name)} has NaN or infinity. Train the adapter again.")
     return replace(bundle, config=config, weights=weights)
 
 
@@ -91,6 +95,40 @@ def _check_tensors(own: Mapping[str, Tensor], base: Mapping[str, Tensor], path: 
             raise InputError(f"{path}: tensors of an adapter must be float numbers; {shown(name)} is {weight.dtype}.")
         if not is_integer and not bool(weight.isfinite().all()):
             raise InputError(f"{path}: tensors of an adapter must be finite; {shown(name)} has NaN or infinity.")
+
+
+def own_tensors(model: nn.Module) -> frozenset[str]:
+    """Return the names of the tensors that training can change; a checkpoint contains only these.
+
+    These are the weights that require gradients, and the buffers of all modules except modules whose weights are all
+    frozen: a frozen norm does not update its running statistics.
+    """
+    own = set()
+    for name, tensor in model.state_dict(keep_vars=True).items():
+        if isinstance(tensor, nn.Parameter):
+            is_own = tensor.requires_grad
+        else:
+            weights = list(model.get_submodule(name.rpartition(".")[0]).parameters(recurse=False))
+            is_own = not weights or any(weight.requires_grad for weight in weights)
+        if is_own:
+            own.add(name)
+    return frozenset(own)
+
+
+def check_own(weights: Mapping[str, Tensor], model: nn.Module, path: Path) -> None:
+    """Check that an adapter has the tensors that its training can change, and no others.
+
+    Args:
+        weights: tensors of the adapter.
+        model: the adapted model.
+        path: path of the adapter, for errors.
+    """
+    expected = own_tensors(model)
+    if missing := sorted(expected - weights.keys()):
+        raise InputError(f"{path}: an adapter must have all of its tensors; {missing[0]} is missing.")
+    if others := sorted(weights.keys() - expected):
+        must = f"{path}: an adapter must have only the tensors that its settings train (adapter.modules, .trained)"
+        raise InputError(f"{must}; {shown(others[0])} is another one. Use a bundle that asr.train wrote.")
 
 
 def _base(bundle: Bundle, path: Path) -> dict[str, Any]:

@@ -3,7 +3,8 @@
 import json
 import logging
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,7 +23,7 @@ from asr.core.build import (
     build_tokenizer,
     exported,
 )
-from asr.core.checkpoint.adapted import ADAPTER, BASE, check_whole, is_adapter, merged
+from asr.core.checkpoint.adapted import ADAPTER, BASE, check_own, check_whole, is_adapter, merged
 from asr.core.checkpoint.address import hub_hint
 from asr.core.checkpoint.bundle import (
     CONFIG,
@@ -95,7 +96,11 @@ def read_model(path: Path, base: Path | None = None) -> Bundle:
             `base` is missing or wrong.
     """
     if base is not None:
-        return merged(_read_stored(path), path, read_model(base), base)
+        adapter = _read_stored(path)
+        whole = merged(adapter, path, read_model(base), base)
+        with _naming_faults(path):
+            check_own(adapter.weights, _build(adapter), path)
+        return whole
     return check_recognises(read_initial(path), path)
 
 
@@ -149,30 +154,42 @@ def bundle_recognizer(
             not have; or the model cannot write the characters.
     """
     check_recognises(check_whole(bundle, path), path)
-    try:
-        tokenizer, features = build_tokenizer(bundle.config), build_features(bundle.config)
-        labels = build_labels(bundle.config)
-        for fitted in (tokenizer, features.normalize, labels):
-            fitted.load(bundle.files)
-        features(torch.zeros(features.sample_rate))  # RuntimeError if statistics have a different number of bins
-        with torch.device("meta"):  # so that nothing is allocated before the weights are checked
-            model = build_model(bundle.config, tokenizer, features, labels)
+    with _naming_faults(path):
+        model = _build(bundle)
         if not bundle.programs:
             _check_variances(bundle.weights, path)
             _load_weights(model, bundle.weights)
         else:
             model = exported(model, bundle.programs)
         if characters is not None:
-            model.head = locked(model.head, tokenizer, characters)
+            model.head = locked(model.head, model.tokenizer, characters)
         decode = build_decoder(bundle.config, model)
         calibration = load_calibration(bundle.files)
+    return Recognizer(model.eval(), decode, calibration).to(device)
+
+
+def _build(bundle: Bundle) -> Model:
+    """Make the model of a bundle, of an adapter as well, on the device "meta": nothing is allocated for its weights."""
+    tokenizer, features = build_tokenizer(bundle.config), build_features(bundle.config)
+    labels = build_labels(bundle.config)
+    for fitted in (tokenizer, features.normalize, labels):
+        fitted.load(bundle.files)
+    features(torch.zeros(features.sample_rate))  # RuntimeError if statistics have a different number of bins
+    with torch.device("meta"):
+        return build_model(bundle.config, tokenizer, features, labels)
+
+
+@contextmanager
+def _naming_faults(path: Path) -> Iterator[None]:
+    """Convert errors that a damaged bundle causes to an InputError that names the bundle."""
+    try:
+        yield
     except KeyError as error:
         raise InputError(f"{path}: a model must contain {error.args[0]}; it does not.") from None
     except TypeError as error:  # a setting does not have the type that its component needs
         raise InputError(f"{path}: a model's settings must fit its components; {reason_of(error)}.") from None
     except RuntimeError as error:  # names or shapes of weights do not fit the config (load_state_dict)
         raise InputError(f"{path}: the weights must fit the config; {reason_of(error)}.") from None
-    return Recognizer(model.eval(), decode, calibration).to(device)
 
 
 def _check_variances(weights: Mapping[str, Tensor], path: Path) -> None:

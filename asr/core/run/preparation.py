@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from asr.base.settings.read import as_mapping
 from asr.base.text.normalize import Normalizer, get_normalizer
 from asr.core.build import build_augmentation, build_model
-from asr.core.checkpoint.adapted import ADAPTER, base_config
+from asr.core.checkpoint.adapted import ADAPTER, base_config, own_tensors
 from asr.core.checkpoint.bundle import check_attachable
 from asr.core.checkpoint.load import checkpoint_extra, fitted_files
 from asr.core.checkpoint.saved import CHECKPOINTS
@@ -283,24 +283,6 @@ def prepare(
 def _as_fitted(chosen: Mapping[str, Any], tokenizer: "Tokenizer") -> dict[str, Any]:
     """Return the settings of a tokenizer with its size after an extension."""
     return {**chosen, **({"vocab_size": tokenizer.vocab_size} if "vocab_size" in chosen else {})}
-
-
-def own_tensors(model: nn.Module) -> frozenset[str]:
-    """Return the names of the tensors that training can change; a checkpoint contains only these.
-
-    These are the weights that require gradients, and the buffers of all modules except modules whose weights are all
-    frozen: a frozen norm does not update its running statistics.
-    """
-    own = set()
-    for name, tensor in model.state_dict(keep_vars=True).items():
-        if isinstance(tensor, nn.Parameter):
-            is_own = tensor.requires_grad
-        else:
-            weights = list(model.get_submodule(name.rpartition(".")[0]).parameters(recurse=False))
-            is_own = not weights or any(weight.requires_grad for weight in weights)
-        if is_own:
-            own.add(name)
-    return frozenset(own)
 
 
 def check_base(model: nn.Module, own: frozenset[str], base: Mapping[str, Tensor], source: str) -> None:
