@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 STORED = "finetune.json"  # in --output: the command, and the settings that were chosen
 CONVERTED = "model"  # in --output: MODEL, converted from another toolkit's format
 MISSING = "???"  # a missing value in a config
+NO_PLUGIN: tuple[str, list[str]] = ("plugin", [])  # not stored, as before the option existed
 NEXT = {"transcribe": " RECORDING...", "serve": "", "export": " -o FOLDER"}
 WORST = 10  # number of utterances that are printed at the end
 
@@ -46,6 +47,7 @@ INSTEAD = {  # settings that --set must not contain, and the options that choose
     "init.extend_tokenizer": "--extend",
     ADAPTER: "--method",
     "seed": "--seed",
+    "plugins": "--plugin",
 }
 
 
@@ -58,7 +60,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.dry_run:
         return 0
     _run("asr.train", stored["overrides"])
-    conclude(options.output, stored)
+    conclude(options.output, stored, [word for name in options.plugin for word in ("--plugin", name)])
     return 0
 
 
@@ -95,6 +97,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     add("--set", metavar="KEY=VALUE", nargs="+", default=[], help=settings)
     stop = "write the split of DATA to DIR, print the choices and the equal asr.train command, and stop"
     add("--dry-run", action="store_true", help=stop)
+    parser.add_plugins()
     add_source_options(parser.add_argument_group("DATA").add_argument)
     options = parser.parse_args(arguments)
     _check(options)
@@ -154,7 +157,9 @@ def _folder(output: Path) -> Iterator[None]:
 
 def _stored_or_new(options: argparse.Namespace) -> dict[str, Any]:
     """Return the choices of an earlier start of this command, or make and store them."""
-    command = {key: str(value) for key, value in vars(options).items() if key != "dry_run"}
+    command = {
+        key: str(value) for key, value in vars(options).items() if key != "dry_run" and (key, value) != NO_PLUGIN
+    }
     path = options.output / STORED
     stored = _stored(path, command)
     if stored is None:
@@ -209,6 +214,7 @@ def prepare(options: argparse.Namespace) -> dict[str, Any]:
     model, folder = model_of(options), options.output / DATA
     start = initial_model(model)
     base = ["experiment=finetune", setting("init.from", model)]
+    base += [setting("plugins", options.plugin)] if options.plugin else []
     settings = compose_settings([*base, *(each for each in options.set if not _is_of_adapter(each))])
     parts, tokenizer, normalizer = parts_of(options, say), start.tokenizer(), settings.components["normalizer"]
     if options.extend:
@@ -339,8 +345,11 @@ def plan_choices(
         yield finetuning.deadline_choice(options.hours, seconds)
 
 
-def conclude(output: Path, stored: dict[str, Any]) -> None:
-    """Test the model that is to be used; print the gains, the worst utterances and the next commands."""
+def conclude(output: Path, stored: dict[str, Any], plugins: list[str]) -> None:
+    """Test the model that is to be used; print the gains, the worst utterances and the next commands.
+
+    `plugins` are the options of further commands for the plugins of the model.
+    """
     from asr.core.evaluation.comparison import before_and_after, gain
     from asr.core.evaluation.utterances import read_scored
     from asr.core.run.names import COMPARISON, REPORT
@@ -348,10 +357,11 @@ def conclude(output: Path, stored: dict[str, Any]) -> None:
     model = output
     if stored["is_adapter"]:
         model = output / MERGED
-        _run("asr.merge", [str(output), "--base", stored["model"], "-o", str(model)])
+        _run("asr.merge", [str(output), "--base", stored["model"], "-o", str(model), *plugins])
     page, folder = output / f"{TEST}.html", output / TEST
     manifest = output / DATA / f"{TEST}.jsonl"
-    _run("asr.evaluate", [str(model), str(manifest), "--output-dir", str(folder), "--report", str(page)])
+    written = ["--output-dir", str(folder), "--report", str(page)]
+    _run("asr.evaluate", [str(model), str(manifest), *written, *plugins])
     scored = sorted(read_scored(folder / f"{TEST}.utterances.jsonl"), key=lambda each: -each.counts.errors)
     worst = [each for each in scored[:WORST] if each.counts.errors]
     lines = ["", "The utterances with the most errors:"] if worst else []
@@ -363,7 +373,7 @@ def conclude(output: Path, stored: dict[str, Any]) -> None:
     lines += ["", *(f"{name}: {before_and_after(comparison)}" for name, comparison in comparisons.items()), ""]
     lines += [f"Pages: {output / REPORT} (the run), {page} (the test)", "Next:"]
     for command in ("transcribe", "serve", "export"):
-        lines.append(f"  python -m asr.{command} {shlex.quote(str(model))}{NEXT[command]}")
+        lines.append(f"  python -m asr.{command} {shlex.join([str(model), *plugins])}{NEXT[command]}")
     verdict = gain(comparisons[TEST]) if TEST in comparisons else "Not compared with MODEL: see the warning in the log."
     lines.append(verdict)
     print("\n".join(map(printable, lines)))

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 import asr
+from asr.__main__ import COMMANDS
 from asr.apps.check.settings import SEVERAL
 from asr.base.language_model.stored import read_token_model, token_model_file
 from asr.base.settings import plugins
@@ -26,6 +27,7 @@ from asr.errors import InputError
 from asr.evaluate import main as evaluate
 from asr.perplexity import main as perplexity
 from asr.transcribe import main as transcribe
+from docs.pages.commands import OVERRIDES, parser_of
 from tests.conftest import ROOT, TINY, made_once, tone_corpus
 from tests.processes import metrics
 from tests.refusals import check_refusal, refused
@@ -220,6 +222,32 @@ def test_a_model_works_with_the_plugin_that_the_command_names(
     assert len(capsys.readouterr().out.splitlines()) == 8
     recognizer = asr.load_recognizer(importable / "run", plugins=[PLUGIN])
     assert type(recognizer.model.head).__module__ == "mylab.speech.head.scaled_ctc"
+
+
+def test_a_model_with_a_plugin_is_fine_tuned_by_one_command(lab: Path, tones: Path, tmp_path: Path) -> None:
+    given = [str(lab / "run"), str(tones / "train.jsonl"), "--output", str(tmp_path / "mine")]
+    steps = ["--set", "trainer.max_steps=2", "trainer.max_epochs=-1"]
+    refusal = train(lab, *given, *steps, module="asr.finetune")
+    check_refusal(refusal.stderr, PLUGIN, cure=f"--plugin {PLUGIN}")
+    ended = train(lab, *given, "--plugin", PLUGIN, *steps, module="asr.finetune")
+    assert ended.returncode == 0, ended.stderr
+    assert f"asr.transcribe {tmp_path / 'mine' / 'merged'} --plugin {PLUGIN}" in ended.stdout
+    config = json.loads((tmp_path / "mine" / "merged" / "config.json").read_text())
+    assert config["plugins"] == [PLUGIN]
+
+
+OF_A_MODEL = {"MODEL", "ADAPTER", "RUN_DIR|CHECKPOINT", "--tokens"}  # arguments that name a model to load
+
+
+def test_each_command_that_loads_a_model_has_the_option() -> None:
+    loading = set()
+    for name in (name for commands in COMMANDS.values() for name in commands if name not in OVERRIDES):
+        actions = parser_of(name)._actions
+        names = {name for each in actions for name in (*each.option_strings, str(each.metavar))}
+        if names & OF_A_MODEL:
+            loading.add(name)
+            assert "--plugin" in names, name
+    assert loading >= {"finetune", "transcribe", "average", "merge", "convert", "ngram", "perplexity"}
 
 
 def test_settings_of_a_plugins_component_obey_the_same_checks(importable: Path) -> None:

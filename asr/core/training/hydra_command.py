@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from difflib import get_close_matches
-from functools import partial
+from functools import cache, partial
 from importlib.metadata import PackageNotFoundError, distribution
 from itertools import pairwise
 from pathlib import Path
@@ -92,6 +92,7 @@ def compose_settings(overrides: Sequence[str], root: str = "train", read: Reader
     from omegaconf.errors import OmegaConfBaseException
 
     overrides = readable_arguments(overrides, root)
+    search_plugins()
     try:
         with initialized_hydra():
             composed: Any = OmegaConf.to_container(compose(root, list(overrides)), resolve=True, throw_on_missing=True)
@@ -224,6 +225,7 @@ def plugins_named(arguments: Sequence[str]) -> list[str]:
     return [name for text in given for name in re.split(r"[\s,\[\]'\"]+", text) if name]
 
 
+@cache
 def search_plugins() -> None:
     """Let Hydra find the YAML files of the plugins, after those of asr."""
     from hydra.core.config_search_path import ConfigSearchPath
