@@ -140,6 +140,38 @@ def test_another_command_in_the_folder_is_refused(recordings: Path, fluent: Path
         run(output=tmp_path / "full")
 
 
+@pytest.mark.parametrize(
+    ("fault", "shown"),
+    [
+        ("<COMMA>", "<COMMA>"),
+        ("[noise]", "[noise]"),
+        ("<unk>", "<unk>"),
+        ("a&amp;b", "&amp;"),
+        ("c\N{CYRILLIC SMALL LETTER A}b", "c\N{CYRILLIC SMALL LETTER A}b"),
+        ("caf\N{LATIN CAPITAL LETTER A WITH TILDE}\N{COPYRIGHT SIGN}", "caf"),
+    ],
+)
+def test_faults_of_texts_are_named_before_they_are_trained_on(
+    fault: str, shown: str, recordings: Path, fluent: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def lines_about_texts(table: Path) -> list[str]:
+        other = ["--also-test", str(recordings.parent / "other.jsonl")]
+        output = str(tmp_path / table.stem)
+        finetune.main([str(fluent / "run"), str(table), "--output", output, "--dry-run", *other, *QUICK])
+        lines = capsys.readouterr().out.splitlines()
+        return [line for line in lines if re.search(r"\d+ of \d+ (training|test|other) texts? ", line)]
+
+    faulty = tmp_path / "faulty.csv"
+    rows = recordings.read_text().splitlines()
+    faulty.write_text("\n".join([rows[0], *(re.sub(",([^,]*),calm", rf",\1 {fault},calm", row) for row in rows[1:])]))
+    training, test = lines_about_texts(faulty)
+    assert "48 of 48 training" in training
+    assert "12 of 12 test" in test
+    assert shown in training
+    assert shown in test
+    assert not lines_about_texts(recordings)
+
+
 def test_other_data_may_be_the_test(
     recordings: Path, fluent: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -3,7 +3,7 @@
 import argparse
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -49,7 +49,20 @@ def parts_of(options: argparse.Namespace, say: Say) -> Parts:
     }
     for utterances in also.values():
         _check_apart("--also-test", utterances, "the training part of DATA", parts.train)
+    for name, utterances in {"training": [*parts.train, *parts.valid], TEST: test, **also}.items():
+        for line in _faults(name, utterances):
+            say(line)
     return Parts(parts.train, parts.valid, test, also)
+
+
+def _faults(name: str, utterances: "Sequence[Utterance]") -> Iterator[str]:
+    """Describe the faults that the characters of texts show, such as marks; `name` is the name of the part."""
+    from asr.base.text.faults import failed_checks
+
+    for check, faults in failed_checks([each.text for each in utterances]):
+        first = min(faults)
+        message = f"{len(faults):,} of {counted(len(utterances), f'{name} text')} {check.meaning}"
+        yield f"{check.kind}: {message} The first: {faults[first]} ({utterances[first].id}). {check.advice}"
 
 
 def names_of_tests(given: "Sequence[str]") -> list[str]:
