@@ -130,6 +130,46 @@ def overflow(page: Any) -> int:
     return page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
 
 
+OVERLAPS = """() => {
+  const boxes = [], range = document.createRange();
+  const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  for (let node; (node = walker.nextNode()); ) {
+    const parent = node.parentElement;
+    if (!node.textContent.trim() || parent.closest("script, style, option, .hidden-text")) continue;
+    if (!parent.checkVisibility({ visibilityProperty: true })) continue;
+    range.selectNodeContents(node);
+    for (const { left, top, right, bottom } of range.getClientRects()) {
+      const box = { left, top, right, bottom, node };
+      for (let at = parent; at && at !== document.body; at = at.parentElement) {
+        if (at instanceof SVGElement || getComputedStyle(at).overflow === "visible") continue;
+        const clip = at.getBoundingClientRect();
+        box.left = Math.max(box.left, clip.left);
+        box.right = Math.min(box.right, clip.right);
+        box.top = Math.max(box.top, clip.top);
+        box.bottom = Math.min(box.bottom, clip.bottom);
+      }
+      if (box.right > box.left && box.bottom > box.top) boxes.push(box);
+    }
+  }
+  boxes.sort((a, b) => a.top - b.top);
+  const overlaps = [];
+  boxes.forEach((a, index) => {
+    for (const b of boxes.slice(index + 1)) {
+      const width = Math.min(a.right, b.right) - Math.max(a.left, b.left);
+      const height = Math.min(a.bottom, b.bottom) - b.top;
+      if (height <= 0) break;
+      if (a.node !== b.node && width > 1 && height > 4) overlaps.push([a.node.textContent, b.node.textContent]);
+    }
+  });
+  return overlaps;
+}"""
+
+
+def overlapping_texts(page: Any) -> list[list[str]]:
+    """List pairs of visible texts that are drawn over each other; the boxes of neighbouring lines may touch."""
+    return page.evaluate(OVERLAPS)
+
+
 def shown_error(page: Any) -> str:
     """Wait until the page shows an error, and return its text."""
     page.wait_for_selector("#error:not([hidden])")

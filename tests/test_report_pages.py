@@ -47,7 +47,7 @@ from asr.core.evaluation.utterances import Scored
 from asr.core.recognition.recognizer import Recognizer
 from asr.errors import InputError
 from asr.evaluate import main as evaluate
-from tests.browser import browser, overflow, visit, wait_until  # noqa: F401
+from tests.browser import browser, overflow, overlapping_texts, visit, wait_until  # noqa: F401
 from tests.conftest import ROOT
 from tests.refusals import refused
 from tests.scoring import scored, simulated
@@ -206,6 +206,24 @@ def test_the_figures_at_the_top_of_a_page_have_no_last_row_of_one(
     for count, tops in zip(counts, seen.page.eval_on_selector_all(".headline", script), strict=True):
         rows = [tops.count(top) for top in sorted(set(tops))]
         assert rows[-1] > 1 or rows == [1] * count, (count, rows)
+    seen.page.context.close()
+
+
+@pytest.mark.parametrize("width", [1440, 1280, 1100, 1024, 768, 390])
+def test_figures_of_any_length_do_not_cover_other_texts(width: int, browser: Any, tmp_path: Path) -> None:  # noqa: F811
+    values = ["100.00 %", "about 11.9 h", "1,234,567", "111 h 7 min", "about 2,486,421 h", "+100.00", "12", "9" * 30]
+    label = "WER, librispeech_test-other"
+    headlines = (
+        "".join(
+            figure("name", label, value, ["99.00 to 101.00 % over utterances"], main=not index, unit="points")
+            for index, value in enumerate(values[:count])
+        )
+        for count in range(1, len(values) + 1)
+    )
+    body = "".join(f'<div class="headline">{tiles}</div><p>Text below.</p>' for tiles in headlines)
+    seen = visit(browser, save(tmp_path, page("title", f"<main>{body}</main>")), width)
+    assert overlapping_texts(seen.page) == []
+    assert overflow(seen.page) <= 0
     seen.page.context.close()
 
 

@@ -24,7 +24,7 @@ from asr.apps.report.training import leave_report, read_record, training_page
 from asr.core.data.manifest import read_manifest
 from asr.core.run.events import Bundled, Event, EventsFile, Progress, Started, Warned, read_history
 from asr.training_report import main
-from tests.browser import browser, overflow, poor_contrasts, visit  # noqa: F401
+from tests.browser import browser, overflow, overlapping_texts, poor_contrasts, visit  # noqa: F401
 from tests.conftest import TINY, resolved, tone_corpus
 from tests.processes import finish, start
 from tests.refusals import refused
@@ -338,7 +338,8 @@ HEADER = "step,epoch,train/loss,train/grad_norm,valid/wer,valid/loss\r\n"
     [
         ({}, "No step was logged"),
         ({"metrics.csv": HEADER}, "No step was logged"),
-        ({"metrics.csv": HEADER + "1,1.0,2.5,0.5,,\r\n"}, "the validation WER"),
+        ({"metrics.csv": HEADER + "1,1.0,2.5,0.5,,\r\n"}, "There was no validation."),
+        ({"metrics.csv": HEADER + "1,1.0,2.5,0.5,,2\r\n"}, "the validation WER"),
         ({"metrics.csv": HEADER + "1,1.0,2.5,0.5,0.9,2\r\n"}, "padding, waiting for data"),
         ({"metrics.csv": HEADER + "1,1.0,nan,0,1.0,inf\r\n"}, "train/loss was not a finite number in 1 line"),
         ({"metrics.csv": HEADER + "1,1.0,-0.0,0.0,0.0,0.0\r\n2,1.0,0.0,1e-300,0.0,0.0\r\n"}, "Loss: 0 in training"),
@@ -366,6 +367,22 @@ def test_the_page_of_a_run_with_few_files_names_what_is_missing(
     for name, content in files.items():
         (tmp_path / name).write_text(content, newline="")
     assert message in text(page_of(tmp_path)) or message in page_of(tmp_path)
+
+
+def test_the_page_of_a_run_without_validation_names_nothing_of_a_validation_as_missing(tmp_path: Path) -> None:
+    logged = "step,train/loss,train/grad_norm,train/learning_rate,train/audio_seconds_per_second,train/padding"
+    (tmp_path / "metrics.csv").write_text(f"{logged},train/data_wait\n1,2.5,0.5,1e-3,100,0.1,0.01\n")
+    for config in ("corpus: {valid: []}", "corpus: {valid: [valid.jsonl]}"):  # the second stopped before a validation
+        (tmp_path / "config.yaml").write_text(config)
+        page = text(page_of(tmp_path))
+        assert "There was no validation." in page
+        assert not re.search("Missing|missing or empty|Hypotheses during training", page)
+
+
+def test_the_page_of_a_head_without_blank_names_no_blank_as_missing(run_dir: Path) -> None:
+    record = read_record(run_dir)
+    curves = {name: curve for name, curve in record.curves.items() if name != "valid/blank_ratio"}
+    assert "Missing" not in text(training_page(replace(record, curves=curves)))
 
 
 def long_run(folder: Path, lines: int) -> None:
@@ -471,6 +488,7 @@ def test_the_page_has_no_errors_and_fits_its_window(
         assert seen.requests == [seen.page.url]
         assert poor_contrasts(seen.page) == []
         assert overflow(seen.page) <= 0
+        assert overlapping_texts(seen.page) == []
         assert seen.page.title() == f"Training run {folder.name}"
 
 

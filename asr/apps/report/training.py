@@ -12,7 +12,7 @@ from typing import Any
 import yaml
 
 from asr.apps.report.language_model import is_language_model, perplexity_tiles, text_facts
-from asr.apps.report.training_charts import charts, missing, smoothing
+from asr.apps.report.training_charts import VALID, charts, missing, smoothing
 from asr.apps.report.training_examples import examples
 from asr.apps.report.training_gains import gains
 from asr.apps.report.training_manifests import manifests_section
@@ -110,9 +110,9 @@ def training_page(record: Record) -> str:
         f'<div class="charts">{"".join(drawn)}</div></section>',
         f"<section><h2>Profile</h2>{_preformatted(record.profile)}</section>" if record.profile else "",
         manifests_section(record.curves),
-        ""
-        if not recognises(record.settings)
-        else f"<section><h2>Hypotheses during training</h2>{examples(record.examples)}</section>",
+        f"<section><h2>Hypotheses during training</h2>{examples(record.examples)}</section>"
+        if recognises(record.settings) and _validated(record)
+        else "",
         "<section><h2>Warnings, dropped and skipped utterances</h2>",
         _warnings(record),
         "</section><section><h2>Settings</h2>",
@@ -125,6 +125,15 @@ def training_page(record: Record) -> str:
 def recognises(settings: Mapping[str, Any]) -> bool:
     """Whether settings are those of a recogniser's training; an older run has no objective."""
     return not is_language_model(settings) and _at(settings, "objective", "name") in (None, "recognition")
+
+
+def _validated(record: Record) -> bool:
+    """Whether the run has validated a model; true, too, if its files are missing and do not answer this."""
+    if record.examples or any(
+        len(curve) or curve.not_finite for name, curve in record.curves.items() if name.startswith(VALID)
+    ):
+        return True
+    return _last_step(record.curves) is None and _at(record.settings, "corpus", "valid") != []
 
 
 def _headline(record: Record) -> list[str]:
@@ -229,7 +238,9 @@ def _notes(record: Record) -> list[str]:
     notes = []
     if (width := smoothing(curves)) > 1:
         notes.append(f"Training curves: the mean of {width} neighbouring points, drawn over the points themselves.")
-    if absent := missing(curves, recognises(record.settings)):
+    if not (validated := _validated(record)):
+        notes.append("There was no validation.")
+    if absent := missing(curves, recognises(record.settings), validated):
         notes.append(f"Missing in {METRICS}: {', '.join(absent)}.")
     for name, curve in curves.items():
         if curve.not_finite:

@@ -16,9 +16,10 @@ LOGGED = {  # column of metrics.csv: its name in the note on missing metrics
     "train/audio_seconds_per_second": "the speed",
     "train/padding": "padding",
     "train/data_wait": "waiting for data",
-    "valid/blank_ratio": "the blank ratio",
 }
-OF_RECOGNISERS = ("valid/wer", "train/audio_seconds_per_second", "valid/blank_ratio")
+OF_RECOGNISERS = ("valid/wer", "train/audio_seconds_per_second")
+BLANK_RATIO = "valid/blank_ratio"  # of heads with log_probs of frames only
+VALID = "valid/"  # begins the names of a validation's columns
 SPLITS = {"train": "training", "valid": "validation"}
 BEFORE = "before the first step"
 SMOOTH = 40  # a line is a moving mean over 1 / SMOOTH of its points
@@ -58,8 +59,8 @@ def charts(curves: Mapping[str, Curve], clip: float | None) -> list[str]:
         title = f"Waiting for data: {percent(fmean(logged['train/data_wait'].values))} of a step's time on average"
         note = "a larger data.num_workers may help" if fmean(logged["train/data_wait"].values) > HIGH_DATA_WAIT else ""
         drawn.append(_training_chart(logged, steps, "train/data_wait", title, Axis("waiting", percent), note))
-    if "valid/blank_ratio" in logged:
-        blanks = logged["valid/blank_ratio"]
+    if BLANK_RATIO in logged:
+        blanks = logged[BLANK_RATIO]
         title = f"Blank: {percent(blanks.values[-1])} of the frames in the validation {_when(blanks)}"
         series = [Series("validation", _points(blanks), dots=_few(blanks))]
         drawn.append(line_chart(title, steps, Axis("blank frames", percent), series))
@@ -71,7 +72,7 @@ def _others(logged: Mapping[str, Curve], steps: Axis) -> list[str]:
     of_names: dict[str, dict[str, Curve]] = {}
     for column, curve in logged.items():
         split, _, name = column.partition("/")
-        if split in SPLITS and "/" not in name and column not in (*LOGGED, "train/skipped_utterances"):
+        if split in SPLITS and "/" not in name and column not in (*LOGGED, BLANK_RATIO, "train/skipped_utterances"):
             of_names.setdefault(name, {})[split] = curve
     drawn = []
     for name, of_splits in of_names.items():
@@ -82,14 +83,16 @@ def _others(logged: Mapping[str, Curve], steps: Axis) -> list[str]:
     return drawn
 
 
-def missing(curves: Mapping[str, Curve], recognises: bool) -> list[str]:
+def missing(curves: Mapping[str, Curve], recognises: bool, validated: bool) -> list[str]:
     """List the metrics without a chart, because they were not logged or were never finite.
 
     Args:
         curves: curve of each column of metrics.csv.
         recognises: whether a recogniser is trained; other objectives do not log all metrics.
+        validated: whether there was a validation.
     """
     names = [name for name in LOGGED if recognises or name not in OF_RECOGNISERS]
+    names = [name for name in names if validated or not name.startswith(VALID)]
     return [LOGGED[name] for name in names if not len(curves.get(name, Curve([], [])))]
 
 

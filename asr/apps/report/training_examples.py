@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from asr.apps.web.page import escape
 from asr.core.evaluation.word_errors import Edit, align_words
+from asr.core.run.names import EXAMPLES
 from asr.core.run.validation_samples import ValidationSample
 
 MAX_ROWS = 8  # maximum number of rows of an utterance
@@ -17,9 +18,7 @@ LEGEND = (
 def examples(samples: Sequence[ValidationSample]) -> str:
     """Return a table for each utterance: its reference, and the hypothesis of each validation."""
     if not samples:
-        return (
-            "<p>examples.jsonl is missing or empty: there was no validation, or an earlier version made this run.</p>"
-        )
+        return f"<p>{EXAMPLES} is missing or empty.</p>"
     by_id: dict[str, list[ValidationSample]] = {}
     for sample in samples:
         by_id.setdefault(sample.id, []).append(sample)
