@@ -62,8 +62,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         differences,
         is_transducer,
         smaller,
+        why_not_for_sherpa,
         written_down,
     )
+    from asr.base.onnx.names import SHERPA, SHERPA_TRANSDUCER
 
     recognizer, bundle = _opened(options)
     check_exportable(recognizer, bundle.config)
@@ -103,10 +105,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
             _write_site(options, bundle, recognizer, files, runtime)
         else:
             sizes = {name: path.stat().st_size for name, path in files.items()}
-            card = _card(options, bundle, recognizer, programs, sizes, compared, figures)
+            no_sherpa = why_not_for_sherpa(recognizer, bundle.config)
+            card = _card(options, bundle, recognizer, programs, sizes, compared, figures, no_sherpa)
             replace_exported(options.output, bundle, files, token_files(recognizer.model.tokenizer, files), card)
             listed = ", ".join(f"{name} ({size / 1e6:.1f} MB)" for name, size in sizes.items())
             print(f"{options.output}: {listed}")
+            if no_sherpa:
+                left_out = SHERPA_TRANSDUCER if is_transducer(recognizer) else [SHERPA]
+                print(f"Left out: {', '.join(left_out)}. {no_sherpa}")
     print(compared)
     if is_transducer(recognizer) and recognizer.model.encoder.streaming is not None:
         print("The programs are for whole recordings: a stream recognises the last seconds again with each chunk.")
@@ -292,6 +298,7 @@ def _card(
     sizes: Mapping[str, int],
     compared: str,
     figures: str,
+    no_sherpa: str,
 ) -> str:
     from asr.apps.export.card import card, described
 
@@ -303,6 +310,7 @@ def _card(
         files=[(name, size, described(name, programs)) for name, size in sizes.items()],
         compared=compared,
         figures=figures,
+        no_sherpa=no_sherpa,
         model_card=bundle.card,
     )
 

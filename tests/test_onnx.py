@@ -217,11 +217,12 @@ WITHOUT_TORCH = "import sys\nsys.modules['torch'] = None\n"  # importing torch t
 
 
 def follow(folder: Path, number: int, recording: Path, tmp_path: Path) -> str:
-    """Run program `number` of the README in the exported folder, without torch."""
+    """Run program `number` of the README from another folder, without torch; it is saved in a copy of the folder."""
     programs = re.findall(r"```python\n(.*?)```", (folder / "README.md").read_text(encoding="utf-8"), re.DOTALL)
-    (tmp_path / "program.py").write_text(WITHOUT_TORCH + programs[number], encoding="utf-8")
-    command = [sys.executable, "-P", str(tmp_path / "program.py"), str(recording)]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True)
+    program = shutil.copytree(folder, tmp_path / "copy", dirs_exist_ok=True) / "program.py"
+    program.write_text(WITHOUT_TORCH + programs[number], encoding="utf-8")
+    command = [sys.executable, "-P", str(program), str(recording)]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
     return done.stdout.strip()
 
 
@@ -479,13 +480,26 @@ def test_an_export_for_sherpa_onnx_requires_features_that_sherpa_onnx_computes()
         return features
 
     for is_transducer in (False, True):
-        assert program.is_for_sherpa(config("features=slaney_fbank"), is_transducer)
-        assert not program.is_for_sherpa(config("features=fbank", "features/normalize=utterance_cmvn"), is_transducer)
-        assert not program.is_for_sherpa(
-            config("features=slaney_fbank", "features/normalize=per_utterance"), is_transducer
-        )
+        assert program.unlike_sherpa(config("features=slaney_fbank"), is_transducer) == []
+        [other] = program.unlike_sherpa(config("features=fbank", "features/normalize=utterance_cmvn"), is_transducer)
+        assert other.startswith("features=fbank ")
+        normalize, rate = "features/normalize=per_utterance", "features.sample_rate=8000"
+        others = program.unlike_sherpa(config("features=slaney_fbank", normalize, rate), is_transducer)
+        assert [setting.split()[0] for setting in others] == [rate, normalize]
         more = config("features=slaney_fbank", "features.num_mel_bins=128")
-        assert program.is_for_sherpa(more, is_transducer) is is_transducer
+        assert (program.unlike_sherpa(more, is_transducer) == []) is is_transducer
+
+
+@pytest.mark.slow
+def test_an_export_names_a_program_that_it_leaves_out_and_the_reason(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bundle = tiny_bundle(tmp_path, "features=fbank")
+    assert export([str(bundle), "-o", str(tmp_path / "exported")]) == 0
+    [line] = [line for line in capsys.readouterr().out.splitlines() if "model-sherpa.onnx" in line]
+    reason = "features=fbank instead of slaney_fbank"
+    assert reason in line
+    assert reason in (tmp_path / "exported" / "README.md").read_text(encoding="utf-8")
 
 
 def test_the_program_for_sherpa_onnx_in_the_readme_transcribes_the_recording(

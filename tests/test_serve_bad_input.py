@@ -345,6 +345,8 @@ def test_query_parameters_are_checked(server: Server, query: str) -> None:
     response = post(server, files={"file": ("a.wav", SAID)}, params=query)
     assert response.status_code == 422
     assert query.split("=")[0] in line(response)
+    if query.split("=")[0] != "nbest":
+        assert "/docs" in line(response), "the error of an unknown parameter names the page that lists them"
 
 
 def test_unknown_addresses_and_methods_are_refused(server: Server) -> None:

@@ -295,7 +295,7 @@ def test_an_error_before_the_first_words_has_its_own_status(monkeypatch: pytest.
 
 WRONG: dict[str, tuple[dict[str, Any], int, str | None, str | None, str]] = {
     "no model": ({"model": None}, 400, "model", "missing_required_parameter", "GET /v1/models"),
-    "unknown model": ({"model": "whisper-1"}, 404, "model", "model_not_found", "got 'whisper-1'"),
+    "unknown model": ({"model": "whisper-1"}, 404, "model", "model_not_found", "--model-name"),
     "two models": ({"model": ["run", "run"]}, 400, "model", "invalid_value", "given once"),
     "unknown format": ({"response_format": "xml"}, 400, "response_format", "invalid_value", "got 'xml'"),
     "diarized": ({"response_format": "diarized_json"}, 400, "response_format", "invalid_value", "'verbose_json'"),

@@ -1,7 +1,7 @@
 """README.md of an exported model: its files, their size, speed and WER, and programs that use them."""
 
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, NamedTuple, cast
@@ -10,10 +10,9 @@ import torch
 
 from asr.apps.export.examples import by_sherpa, of_ctc, of_stream, of_transducer
 from asr.apps.export.program import OPSET, Net
-from asr.apps.export.sherpa_transducer import MAX_SYMBOLS, has_sherpa_durations
+from asr.apps.export.sherpa_transducer import MAX_SYMBOLS
 from asr.apps.export.transducer_programs import head_of
-from asr.base.onnx.names import DATA, DATA_FILES, ENCODER, ENCODER_WAVEFORM, NET_INPUTS, SHERPA_ENCODER, STEP, WAVEFORM
-from asr.base.onnx.names import SHERPA as SHERPA_PROGRAM
+from asr.base.onnx.names import DATA, DATA_FILES, ENCODER, NET_INPUTS, STEP
 from asr.base.onnx.session import run, session
 from asr.base.text.numbers import interval, rate
 from asr.core.data.manifest import Utterance
@@ -30,13 +29,7 @@ if TYPE_CHECKING:
 # do not fit into a line.
 MANY = 5
 
-NO_SHERPA = """There is no program for sherpa-onnx, because sherpa-onnx computes its own features ({mels} as in
-Slaney's toolbox, at 16 kHz, each bin normalised over the utterance), and this model needs different features.
-`{waveform}` computes the features of this model.
-"""
-
-NO_SHERPA_DURATIONS = """There is no program for sherpa-onnx, because it supports only the durations 0, 1, 2 and so on,
-and this model has {durations}.
+NO_SHERPA = """There is no program for sherpa-onnx: {reason}
 """
 
 _OF_CTC = "`log_probs` are natural logarithms; token 0 is CTC's blank."
@@ -54,7 +47,8 @@ _STREAMED = """
     pip install numpy onnxruntime soundfile
     python stream.py recording.wav
 
-Save this program as `stream.py` in the folder of the other files. It prints the text during recognition.
+Save this program as `stream.py` in the folder of the other files; it runs from any folder, and prints the text
+during recognition.
 
 ```python
 {python}```
@@ -86,7 +80,7 @@ may recognise words in them; the programs below do not skip them.
     pip install numpy onnxruntime soundfile
     python transcribe.py recording.wav
 
-Save this program as `transcribe.py` in the folder of the other files.
+Save this program as `transcribe.py` in the folder of the other files; it runs from any folder.
 
 ```python
 {python}```
@@ -105,7 +99,7 @@ _SHERPA = """sherpa-onnx computes slightly different features, so a few texts ma
     pip install sherpa-onnx soundfile
     python transcribe_sherpa.py recording.wav
 
-Save this program as `transcribe_sherpa.py` in the folder of the other files.
+Save this program as `transcribe_sherpa.py` in the folder of the other files; it runs from any folder.
 
 ```python
 {python}```
@@ -125,6 +119,7 @@ def card(
     files: Sequence[tuple[str, int, str]],
     compared: str,
     figures: str,
+    no_sherpa: str,
     model_card: str,
 ) -> str:
     """Return the content of README.md.
@@ -137,6 +132,7 @@ def card(
         files: name, size in bytes and inputs of each program; data files have the names of their programs as inputs.
         compared: description of the comparison with the model.
         figures: table of measurements; may be empty.
+        no_sherpa: why there is no program for sherpa-onnx; "": there is one.
         model_card: model card of the bundle.
     """
     rows = [f"| `{name}` | {size / 1e6:.1f} MB | {inputs} |" for name, size, inputs in files]
@@ -154,7 +150,7 @@ def card(
         figures=f"{figures}\n" if figures else "",
         python=of_transducer(model, max_symbols) if is_transducer else of_ctc(model),
         streamed=_streamed(model) if STEP in names else "",
-        sherpa=_by_sherpa(model, names),
+        sherpa=NO_SHERPA.format(reason=no_sherpa) if no_sherpa else _by_sherpa(model, is_transducer),
         before=_quoted(model_card),
     )
 
@@ -168,19 +164,10 @@ def _outputs(model: Model) -> str:
     )
 
 
-def _by_sherpa(model: Model, names: Collection[str]) -> str:
-    """Return the section on sherpa-onnx."""
-    if ENCODER not in names:
-        if SHERPA_PROGRAM not in names:
-            return NO_SHERPA.format(mels="80 mels", waveform=WAVEFORM)
-        return _SHERPA.format(limit="", python=by_sherpa(False))
-    durations = head_of(model).durations
-    if not has_sherpa_durations(head_of(model)):
-        return NO_SHERPA_DURATIONS.format(durations=list(durations))
-    if SHERPA_ENCODER not in names:
-        return NO_SHERPA.format(mels="mels", waveform=ENCODER_WAVEFORM)
-    limit = _SHERPA_LIMIT.format(limit=MAX_SYMBOLS[bool(durations)])
-    return _SHERPA.format(limit=limit, python=by_sherpa(True))
+def _by_sherpa(model: Model, is_transducer: bool) -> str:
+    """Return how to recognise with sherpa-onnx."""
+    limit = _SHERPA_LIMIT.format(limit=MAX_SYMBOLS[bool(head_of(model).durations)]) if is_transducer else ""
+    return _SHERPA.format(limit=limit, python=by_sherpa(is_transducer))
 
 
 def _streamed(model: Model) -> str:

@@ -8,22 +8,25 @@ from asr.core.recognition.model import Model
 from asr.interfaces import StreamingEncoder
 
 _BEGIN = """import sys
+from pathlib import Path
 
 import numpy as np
 import onnxruntime
 import soundfile
 
+FOLDER = Path(__file__).parent  # of this program and of the model's files
 waveform, sample_rate = soundfile.read(sys.argv[1], dtype="float32", always_2d=True)
-assert sample_rate == {sample_rate}, "the model needs {sample_rate} Hz: resample the recording first"
+if sample_rate != {sample_rate}:
+    sys.exit("the model needs {sample_rate} Hz: resample the recording first")
 waveform = waveform.mean(axis=1)
 """
 
-_END = """pieces = [line.rsplit(" ", 1)[0] for line in open("tokens.txt", encoding="utf-8")]
+_END = """pieces = [line.rsplit(" ", 1)[0] for line in open(FOLDER / "tokens.txt", encoding="utf-8")]
 print(" ".join("".join(pieces[token] for token in tokens).replace("\\u2581", " ").split()))
 """
 
 CTC = """{begin}
-model = onnxruntime.InferenceSession("model-waveform.onnx")
+model = onnxruntime.InferenceSession(FOLDER / "model-waveform.onnx")
 inputs = {{"waveforms": waveform[None], "sample_counts": np.array([len(waveform)], dtype=np.int64)}}
 log_probs, lengths = model.run(None, inputs)
 
@@ -33,7 +36,7 @@ tokens = [token for token, before in zip(best, [0, *best]) if token not in (befo
 
 _TRANSDUCER = """{begin}
 encoder, predictor, joiner = (
-    onnxruntime.InferenceSession(f"{{name}}.onnx") for name in ("encoder-waveform", "predictor", "joiner")
+    onnxruntime.InferenceSession(FOLDER / f"{{name}}.onnx") for name in ("encoder-waveform", "predictor", "joiner")
 )
 inputs = {{"waveforms": waveform[None], "sample_counts": np.array([len(waveform)], dtype=np.int64)}}
 frames, *_, lengths = encoder.run(None, inputs)
@@ -74,22 +77,24 @@ while frame < lengths[0]:
 """
 
 STREAM = """import sys
+from pathlib import Path
 
 import numpy as np
 import onnxruntime
 import soundfile
 
+FOLDER = Path(__file__).parent  # of this program and of the model's files
 HOP = {hop}  # samples from one frame to the next
 AHEAD, BEFORE = {samples_ahead}, {frames_before}  # samples that a frame spans; earlier frames that a frame depends on
 CHUNK = {chunk}  # frames of features recognised at once: {chunk_seconds:g} s
 RIGHT = {right}  # frames of right context after a chunk; they are also the first frames of the next chunk
 
-features, step = (onnxruntime.InferenceSession(f"{{name}}.onnx") for name in ("features", "step"))
+features, step = (onnxruntime.InferenceSession(FOLDER / f"{{name}}.onnx") for name in ("features", "step"))
 state = {{}}
 for value in step.get_inputs()[2:]:
     dtype = np.int64 if value.type == "tensor(int64)" else np.float32
     state[value.name] = np.zeros([1, *value.shape[1:]], dtype=dtype)
-pieces = [line.rsplit(" ", 1)[0].replace("\\u2581", " ") for line in open("tokens.txt", encoding="utf-8")]
+pieces = [line.rsplit(" ", 1)[0].replace("\\u2581", " ") for line in open(FOLDER / "tokens.txt", encoding="utf-8")]
 samples = np.zeros(0, dtype=np.float32)  # samples on which later frames depend
 given = 0  # number of frames of these samples that are already in `waiting` or recognised
 # Frames of an incomplete chunk; the first chunk of a stream begins with {unread} frames that the model does not read.
@@ -121,27 +126,32 @@ def recognize(piece, is_end):
 
 
 recording = soundfile.SoundFile(sys.argv[1])
-assert recording.samplerate == {sample_rate}, "the model needs {sample_rate} Hz: resample the recording first"
+if recording.samplerate != {sample_rate}:
+    sys.exit("the model needs {sample_rate} Hz: resample the recording first")
 for piece in recording.blocks(blocksize={block}, dtype="float32", always_2d=True):  # simulates a microphone
     recognize(piece.mean(axis=1), False)
 recognize(np.zeros(0, dtype=np.float32), True)
 print()
 """
 
-_SHERPA_CTC = 'sherpa_onnx.OfflineRecognizer.from_nemo_ctc(model="model-sherpa.onnx", tokens="tokens.txt")'
+_SHERPA_CTC = """sherpa_onnx.OfflineRecognizer.from_nemo_ctc(
+    model=f"{FOLDER}/model-sherpa.onnx", tokens=f"{FOLDER}/tokens.txt"
+)"""
 _SHERPA_TRANSDUCER = """sherpa_onnx.OfflineRecognizer.from_transducer(
-    encoder="encoder-sherpa.onnx",
-    decoder="decoder-sherpa.onnx",
-    joiner="joiner-sherpa.onnx",
-    tokens="tokens-sherpa.txt",
+    encoder=f"{FOLDER}/encoder-sherpa.onnx",
+    decoder=f"{FOLDER}/decoder-sherpa.onnx",
+    joiner=f"{FOLDER}/joiner-sherpa.onnx",
+    tokens=f"{FOLDER}/tokens-sherpa.txt",
     model_type="nemo_transducer",
 )"""
 
 _SHERPA = """import sys
+from pathlib import Path
 
 import sherpa_onnx
 import soundfile
 
+FOLDER = Path(__file__).parent  # of this program and of the model's files
 waveform, sample_rate = soundfile.read(sys.argv[1], dtype="float32", always_2d=True)
 recognizer = {recognizer}
 stream = recognizer.create_stream()

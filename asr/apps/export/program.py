@@ -123,19 +123,21 @@ def take_sherpa_inputs(program: "ModelProto") -> None:
     program.graph.node.insert(0, helper.make_node("Transpose", [signal.name], [FEATURES], FEATURES, perm=[0, 2, 1]))
 
 
-def is_for_sherpa(features: Mapping[str, Any], is_transducer: bool) -> bool:
-    """Whether features, according to their config, equal the features that sherpa-onnx computes for a NeMo model.
+def unlike_sherpa(features: Mapping[str, Any], is_transducer: bool) -> list[str]:
+    """List the settings of features that differ from the features that sherpa-onnx computes for a NeMo model.
 
     For a transducer, sherpa-onnx reads the number of mel bins from the program; for CTC the number is 80.
     """
-    name, normalize = SlaneyFbank.__module__.rpartition(".")[2], features["normalize"]["name"]
+    name, normalize = SlaneyFbank.__module__.rpartition(".")[2], "utterance_cmvn"
+    if features["name"] != name:
+        return [f"features={features['name']} instead of {name}"]
     computed = {"sample_rate": 16000, "frame_length_seconds": 0.025, "frame_shift_seconds": 0.01}
-    return (
-        features["name"] == name
-        and (is_transducer or features["num_mel_bins"] == SHERPA_MELS)
-        and normalize == "utterance_cmvn"
-        and all(features[key] == value for key, value in computed.items())
-    )
+    computed |= {} if is_transducer else {"num_mel_bins": SHERPA_MELS}
+    keys = [key for key, value in computed.items() if features[key] != value]
+    different = [f"features.{key}={features[key]} instead of {computed[key]}" for key in keys]
+    if features["normalize"]["name"] != normalize:
+        different.append(f"features/normalize={features['normalize']['name']} instead of {normalize}")
+    return different
 
 
 def write_down(

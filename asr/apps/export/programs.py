@@ -9,7 +9,7 @@ from torch import Tensor
 
 from asr.apps.export import sherpa_transducer, stream_step, transducer_programs
 from asr.apps.export.agreement import OF_FEATURES, OF_SHERPA, OF_WAVEFORMS, ProgramDifference, check, difference
-from asr.apps.export.program import Net, ctc_net, export_front_end, export_net, for_sherpa, is_for_sherpa, joined
+from asr.apps.export.program import Net, ctc_net, export_front_end, export_net, for_sherpa, joined, unlike_sherpa
 from asr.apps.export.quantization import smaller as smaller
 from asr.base.onnx.names import (
     DATA,
@@ -99,13 +99,25 @@ def all_programs(parts: Parts, recognizer: Recognizer, config: Config) -> "dict[
     [name] = parts.keys() & NETS.keys()
     programs = {name: parts[name], NETS[name]: joined(parts[FRONT_END], parts[name])}
     left_out = set() if STEP in parts else {FRONT_END}  # streams need the features as a separate program
-    if not is_for_sherpa(config["features"], is_transducer=name == ENCODER):
+    if why_not_for_sherpa(recognizer, config):
         left_out.update(SHERPA_TRANSDUCER)
     elif SHERPA_DECODER in parts:
         programs[SHERPA_ENCODER] = sherpa_transducer.sherpa_encoder(parts[ENCODER], recognizer.model)
     elif name == PROGRAM:
         programs[SHERPA] = for_sherpa(parts[name], recognizer.model)
     return programs | {name: part for name, part in parts.items() if name not in left_out}
+
+
+def why_not_for_sherpa(recognizer: Recognizer, config: Config) -> str:
+    """Return a sentence that says why sherpa-onnx cannot run the model; return "" if it can."""
+    if is_transducer(recognizer):
+        head = transducer_programs.head_of(recognizer.model)
+        if not sherpa_transducer.has_sherpa_durations(head):
+            supported = "sherpa-onnx supports only the durations 0, 1, 2 and so on"
+            return f"{supported}, and this model has {list(head.durations)}."
+    if different := unlike_sherpa(config["features"], is_transducer(recognizer)):
+        return f"sherpa-onnx computes its own features, and this model has others: {', '.join(different)}."
+    return ""
 
 
 def size(files: Files) -> int:

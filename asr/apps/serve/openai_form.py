@@ -120,7 +120,8 @@ def check_model(name: str, served: str) -> None:
         UnusableError: the name is not the name of the served model.
     """
     if name != served:
-        line = f"model must be {shown_text(served)}, the model of this server; got {shown_text(name)}."
+        must = f"model must be {shown_text(served)}, the name of this server's model; got {shown_text(name)}"
+        line = f"{must}. Send this name, or start the server with --model-name."
         raise UnusableError(404, line, param="model", code="model_not_found")
 
 

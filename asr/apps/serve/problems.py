@@ -108,7 +108,10 @@ def add_errors(app: FastAPI) -> None:
     async def invalid(request: Request, error: RequestValidationError) -> Response:
         first = error.errors()[0]
         where = " ".join(str(part) for part in first["loc"])
-        line = printable(f"{where}: {first['msg']}; got {first.get('input')!r:.80}.")
+        reason, advice = first["msg"], ""
+        if first["type"] == "extra_forbidden":
+            reason, advice = "there is no such parameter", " /docs lists parameters, and the fields of the form."
+        line = printable(f"{where}: {reason}; got {first.get('input')!r:.80}.{advice}")
         return problem(request.url.path, UnusableError(422, line))
 
     @app.exception_handler(ClientDisconnect)
