@@ -2,6 +2,7 @@
 
 import ast
 import io
+import itertools
 import logging
 import math
 import os
@@ -957,6 +958,59 @@ def test_zeros_before_the_first_frame_of_an_mp3_are_ignored(start, size, with_co
     padded = save(start + bytes(size) + data)
     assert torch.equal(load_waveform(padded, RATE), load_waveform(save(data, "plain"), RATE))
     assert audio_info(padded) == audio_info(save(data, "plain"))
+
+
+def ogg_of(flac_file: bytes, page_bytes: int = 5000) -> bytes:
+    """Put a FLAC file into the pages of an Ogg file, without their checksums."""
+    headers = b"\x7fFLAC\x01\0\0\x01" + flac_file[:42]  # up to the end of STREAMINFO
+    bodies = [headers, *(flac_file[start : start + page_bytes] for start in range(42, len(flac_file), page_bytes))]
+    pages = []
+    for number, body in enumerate(bodies):
+        flags = 2 * (number == 0) + 4 * (number == len(bodies) - 1)
+        laces = bytes([255] * (len(body) // 255) + [len(body) % 255])
+        pages.append(b"OggS\0" + struct.pack("<BQIIIB", flags, 0, 7, number, 0, len(laces)) + laces + body)
+    return b"".join(pages)
+
+
+@pytest.mark.parametrize("name", ["flac", "flac24"])
+def test_flac_in_ogg_gives_the_samples_of_the_flac(name, save):
+    whole = encoded(name)
+    expected, path = load_waveform(save(whole, "x.flac"), RATE), save(ogg_of(whole), "x.oga")
+    assert torch.equal(load_waveform(path, RATE), expected)
+    assert audio_info(path).num_samples == len(expected)
+    assert torch.equal(load_waveform(path, RATE, offset=1.5, duration=1.0), expected[24000:40000])
+
+
+def test_truncated_flac_in_ogg_is_refused(save):
+    whole = ogg_of(encoded("flac", 1.0))
+    pages = [match.start() for match in re.finditer(b"OggS", whole)]
+    assert len(pages) > 4
+    for cut in {*range(1, 400), *range(400, len(whole), 97), *range(len(whole) - 100, len(whole)), *pages[1:]}:
+        refusal(save(whole[:cut]))
+    for first, second in itertools.pairwise(pages[1:]):  # a page is lost
+        assert "truncated" in refusal(save(whole[:first] + whole[second:]))
+
+
+def test_flac_in_ogg_with_more_samples_than_it_declares_or_a_damaged_frame_is_refused(save):
+    whole = encoded("flac")
+    refusal(save(ogg_of(with_flac_length(whole, 1000))))
+    damaged = bytearray(ogg_of(whole))
+    damaged[len(damaged) // 2] ^= 0xFF
+    refusal(save(bytes(damaged)))
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        *(head.ljust(2000, b"\x55") for head in (b"#!AMR\n", b"wvpk", b"TTA1", b"\xff\xf1\x60\x40\x04\x1f\xfc")),
+        wav_of(chunk(b"fmt ", struct.pack("<HHIIHH", 0x28F, 1, RATE, 8000, 1, 4)), chunk(b"data", bytes(800))),  # G.722
+        wav_of(chunk(b"fmt ", b"\xff" * 16), chunk(b"data", bytes(800))),
+        b"caff\0\1\0\0desc" + struct.pack(">QdIIIII", 32, RATE, 0x616C6163, 0, 0, 4096, 1) + bytes(800),  # ALAC
+    ],
+)
+def test_audio_that_libsndfile_refuses_is_refused_with_a_cure(content, save):
+    with refused(AudioError, "libsndfile", cure="ffmpeg -i FILE NEW.wav"):
+        load_waveform(save(content), RATE)
 
 
 def test_chained_ogg_streams_are_refused_because_only_the_first_would_be_decoded(save):

@@ -35,6 +35,7 @@ from tests.conftest import SHARED
 from tests.media import media_file, needs_media
 from tests.nemo import MODEL, needs_model
 from tests.refusals import refused
+from tests.test_audio import TAGS
 from tests.tones import SAMPLE_RATE as TONE_RATE
 from tests.tones import speak
 
@@ -343,6 +344,61 @@ def test_a_truncated_file_is_refused(kind: str) -> None:
     for part in (0.1, 0.5, 0.9, 0.999):
         with refused(AudioError, "x"):
             load(content[: round(part * len(content))])
+
+
+def boxes(content: bytes) -> list[int]:
+    """Return the positions of the outermost boxes of an MP4 file."""
+    starts = [0]
+    while starts[-1] < len(content):
+        starts.append(starts[-1] + int.from_bytes(content[starts[-1] : starts[-1] + 4], "big"))
+    return starts[:-1]
+
+
+@pytest.mark.parametrize("kind", ["m4a", "mp4 with a video", "mp4 in fragments"])
+def test_an_mp4_that_is_cut_within_a_box_is_refused(kind: str) -> None:
+    """A fragment is complete in itself: a file cut between two of them is read."""
+    content = media_file(noise(1), **KINDS[kind])
+    starts = boxes(content)
+    fragments = [start for start in starts if content[start + 4 : start + 8] in (b"moof", b"mfra")]
+    near = {start + offset for start in starts for offset in (*range(9), 100, 127, 128, 129)}
+    near |= {len(content) - offset for offset in (1, 2, 3, 4, 7, 8, 100, 127, 128, 129, 200)}
+    for cut in sorted(cut for cut in near if 0 < cut < len(content)):
+        if not any(0 <= cut - start <= 3 for start in fragments):
+            with refused(AudioError, "x"):
+                load(content[:cut])
+
+
+@pytest.mark.parametrize("tag", TAGS)
+@pytest.mark.parametrize("kind", ["m4a", "mp4 with a video", "mp4 in fragments"])
+def test_tags_and_a_few_bytes_after_an_mp4_are_ignored(kind: str, tag: str) -> None:
+    content = media_file(noise(1), **KINDS[kind])
+    assert torch.equal(load(content + TAGS[tag]), load(content))
+    assert torch.equal(load(content + b"\x99" * 128), load(content))
+    with refused(TruncatedError, "x"):
+        load(content + b"\x99" * 129)
+
+
+@pytest.mark.parametrize("tag", ["ID3v1", "APE", "ID3v2"])
+@pytest.mark.parametrize("kind", ["webm", "webm of a recorder"])
+def test_tags_after_a_webm_are_ignored(kind: str, tag: str) -> None:
+    content = media_file(noise(1), **KINDS[kind])
+    assert torch.equal(load(content + TAGS[tag]), load(content))
+
+
+def test_the_content_decides_whatever_the_suffix(tmp_path: Path) -> None:
+    content = media_file(noise(1))
+    for name in ("x.wav", "x.mp3", "x.flac", "x"):
+        (tmp_path / name).write_bytes(content)
+        assert torch.equal(load_waveform(tmp_path / name, RATE), load(content))
+
+
+def test_quicktime_files_may_begin_with_any_box() -> None:
+    content = media_file(noise(1), suffix="mov")
+    without = content[boxes(content)[1] :]
+    table = without.index(b"stco") + 12
+    moved = int.from_bytes(without[table : table + 4], "big") - (len(content) - len(without))
+    without = without[:table] + moved.to_bytes(4, "big") + without[table + 4 :]
+    assert torch.equal(load(without), load(content))
 
 
 @pytest.mark.parametrize("kind", KINDS)

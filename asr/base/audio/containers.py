@@ -5,6 +5,7 @@ import re
 import struct
 from typing import BinaryIO, NamedTuple
 
+from asr.base.audio.encode import anonymous_file
 from asr.base.audio.flac import check_flac
 from asr.errors import AudioError, TruncatedError
 
@@ -13,7 +14,8 @@ class Container(NamedTuple):
     """Corrections to what libsndfile reads from a file: a valid header, or a number that libsndfile does not report.
 
     Args:
-        mended: the whole file with a corrected header; None if libsndfile understands the original header.
+        mended: the whole file with a corrected header, or FLAC without its Ogg pages; None if libsndfile understands
+            the original file.
         last_page_samples: number of samples in the last page of an Ogg file.
     """
 
@@ -39,7 +41,7 @@ def read_container(file: BinaryIO, name: str) -> Container:
     if magic in _CHUNKED or magic in _AU:
         return _read_chunks(file, magic, name)
     if magic == b"OggS":
-        return Container(last_page_samples=_count_last_page(file.read(), name))
+        return _read_ogg(file.read(), name)
     return Container()
 
 
@@ -101,10 +103,11 @@ _CHUNKED = {
 _W64 = b"riff"
 _AU = {b".snd": ">II", b"dns.": "<II"}  # AU has no chunks: its header declares the position and length of the audio
 _FLAC = b"fLaC"
+_FLAC_PACKET = b"\x7fFLAC"  # the beginning of the first packet of FLAC in Ogg
 _KINDS = {_FLAC, b"OggS", *_AU, *_CHUNKED}
 _MAX_CHUNKS = 1000  # limits the time that a malicious file can take
 _CHUNK_NAME = re.compile(rb"[ -~]{4}")
-_TAGS = (b"TAG", b"ID3", b"APETAGEX", b"LYRICSBEGIN")  # the beginnings of tags that programs append to any format
+TAGS = (b"TAG", b"ID3", b"APETAGEX", b"LYRICSBEGIN")  # the beginnings of tags that programs append to any format
 _NOTES = (b"LIST", b"id3 ", b"ID3 ", b"bext", b"iXML", b"JUNK", b"junk")  # chunks that may be cut off
 _MAX_JUNK = 128  # bytes after the audio that may be anything
 
@@ -146,7 +149,7 @@ def _read_chunks(file: BinaryIO, magic: bytes, name: str) -> Container:
 def _check_rest(file: BinaryIO, offset: int, length: int, size: int, layout: _Chunks | None, name: str) -> None:
     """Check that no audio follows the declared audio, because libsndfile would ignore it.
 
-    Other chunks, tags, zeros and at most _MAX_JUNK bytes of any kind may follow.
+    Other chunks and what `unexpected` allows may follow.
 
     Args:
         file: the file.
@@ -168,19 +171,30 @@ def _check_rest(file: BinaryIO, offset: int, length: int, size: int, layout: _Ch
         if not end:
             break
         offset, length = end, end - start
+    rest, left = unexpected(file, offset, size)
+    if rest.startswith(tuple(_KINDS)):
+        must = f"{name}: must hold one recording; it holds several in a row, and only the first would be decoded"
+        raise AudioError(f"{must}. Split it, or join the recordings with: sox FIRST.wav SECOND.wav NEW.wav")
+    if rest:
+        must = f"{name}: must hold only the audio that its header declares"
+        given = f"{left} bytes follow that are neither a chunk nor a tag, so that audio would be ignored"
+        raise AudioError(f"{must}; {given}. Convert it first: sox --ignore-length FILE NEW.wav")
+
+
+def unexpected(file: BinaryIO, offset: int, size: int) -> tuple[bytes, int]:
+    """Return the first bytes after the end of the audio that may not follow it, and the number of bytes from there on.
+
+    Zeros, then a tag or at most _MAX_JUNK bytes of any kind may follow the audio in each format: then (b"", 0).
+    """
     file.seek(offset)
     while block := file.read(1 << 16):
         rest = block.lstrip(b"\0")
         left = size - file.tell() + len(rest)
-        if rest.startswith(_TAGS) or left <= _MAX_JUNK:
-            return
-        if rest.startswith(tuple(_KINDS)):
-            must = f"{name}: must hold one recording; it holds several in a row, and only the first would be decoded"
-            raise AudioError(f"{must}. Split it, or join the recordings with: sox FIRST.wav SECOND.wav NEW.wav")
+        if rest.startswith(TAGS) or left <= _MAX_JUNK:
+            break
         if rest:
-            must = f"{name}: must hold only the audio that its header declares"
-            given = f"{left} bytes follow that are neither a chunk nor a tag, so that audio would be ignored"
-            raise AudioError(f"{must}; {given}. Convert it first: sox --ignore-length FILE NEW.wav")
+            return rest, left
+    return b"", 0
 
 
 def _end_of_chunk(file: BinaryIO, start: int, size: int, layout: _Chunks) -> int:
@@ -229,13 +243,14 @@ def _is_placeholder(length: int) -> bool:
     return near_top or length in (0, 1 << 31) or length >= 1 << 62
 
 
-def _count_last_page(data: bytes, name: str) -> int:
-    """Read the pages of an Ogg file up to the page marked as the last; return the number of samples in this page.
+def _read_ogg(data: bytes, name: str) -> Container:
+    """Read the pages of an Ogg file up to the page marked as the last; FLAC in Ogg becomes a FLAC file.
 
-    *Source*: RFC 3533, section 6.
+    *Source*: RFC 3533, section 6; for FLAC, RFC 9639, section 10.1.
     """
     offset, ended = 0, False
     before, last = 0, 0  # number of samples up to the end of the second-to-last and of the last page
+    is_flac, flac, num_pages = data.startswith(_FLAC_PACKET, 28), bytearray(), 0
     while data.startswith(b"OggS", offset) and offset + 27 <= len(data):
         flags, num_segments = data[offset + 5], data[offset + 26]
         if ended and flags & 2:  # a page that begins a stream
@@ -246,11 +261,22 @@ def _count_last_page(data: bytes, name: str) -> int:
         granule = int.from_bytes(data[offset + 6 : offset + 14], "little", signed=True)
         if granule > last:  # otherwise no packet ends in this page
             before, last = last, granule
-        offset += 27 + num_segments + sum(data[offset + 27 : offset + 27 + num_segments])
+        start, stream, number = offset + 27 + num_segments, data[offset + 14 : offset + 18], data[offset + 18]
+        offset = start + sum(data[offset + 27 : start])
         ended = bool(flags & 4) and offset <= len(data)
+        if is_flac and stream == data[14:18]:  # other streams may be a video
+            if number != num_pages % 256:
+                raise truncated(name, f"page {num_pages} of its stream is missing")
+            flac += data[start:offset]
+            num_pages += 1
     if not ended:
         raise truncated(name, "no complete Ogg page is marked as the last")
-    return last - before
+    if not is_flac:
+        return Container(last_page_samples=last - before)
+    mended = bytes(flac[len(_FLAC_PACKET) + 4 :])  # a version and the number of headers follow
+    with anonymous_file(mended) as file:
+        check_flac(file, 0, name)
+    return Container(mended=mended)
 
 
 # The first three bytes of a Layer III frame: sync word, version (1, 2 or 2.5), and a valid bit rate.

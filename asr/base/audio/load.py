@@ -75,17 +75,18 @@ def load_waveform(
     * MP3 without a Xing header, cut exactly between two frames;
     * MP3 with a Xing header, if exactly its last frame is missing;
     * joined Ogg streams, cut exactly between two streams;
+    * MP4 in fragments, cut exactly between two fragments;
     * WebM without a declared length (as a browser's recorder writes it), cut exactly between two blocks;
     * other formats (NIST, ...).
 
     A file that holds more audio than its header declares is refused, too: FLAC, WAV, AIFF, CAF and AU, several of them
     joined in one file, and joined Ogg streams. Tags, chunks without audio, zeros and at most 128 other bytes may follow
-    the audio. Other formats, and joined MP3 files, are read to the end of the file.
+    the audio, also in MP4; tags in WebM. Other formats, and joined MP3 files, are read to the end of the file.
 
     Args:
-        path: path or URL of a WAV, FLAC, Ogg (Vorbis, Opus) or MP3 file, of another format of libsndfile, or of an MP4
-            (M4A) or WebM file, if the extra `media` is installed. A URL is fetched as a whole, even if only a segment
-            is decoded.
+        path: path or URL of a WAV, FLAC, Ogg (Vorbis, Opus, FLAC) or MP3 file, of another format of libsndfile, or, if
+            the extra `media` is installed, of an MP4 (M4A, QuickTime) or WebM (Matroska) file. A URL is fetched as a
+            whole, even if only a segment is decoded.
         sample_rate: sample rate of the result, in Hz.
         offset: beginning of the segment, in seconds; None means 0.
         duration: length of the segment, in seconds; None: to the end of the file. A segment that exceeds the end
@@ -269,7 +270,8 @@ def _open_sound(file: io.FileIO, name: str) -> _Sound:
     try:
         return _Sound(file.fileno(), closefd=False)
     except soundfile.LibsndfileError as error:
-        raise AudioError(f"{name}: must be audio that libsndfile reads; got: {reason_of_file(error)}.") from None
+        must = f"{name}: must be audio that libsndfile reads; got: {reason_of_file(error)}"
+        raise AudioError(f"{must}. Convert other audio first (ffmpeg -i FILE NEW.wav).") from None
 
 
 def _open_file(path: str | Path, name: str) -> io.FileIO:

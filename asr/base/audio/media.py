@@ -11,7 +11,7 @@ from typing import BinaryIO, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from asr.base.audio.containers import truncated
+from asr.base.audio.containers import TAGS, truncated, unexpected
 from asr.errors import AudioError, how_to_install, one_line
 
 # FFmpeg's names of decoders. No other decoder is opened, because a damaged video track must not cost time or memory.
@@ -20,6 +20,12 @@ MIN_GAP_SECONDS = 0.1  # a recorder's timestamps jump by less even if no audio i
 MAX_DRIFT_SECONDS = 0.5  # maximum sum of such jumps, for example of lost packets
 MAX_SILENCE_SECONDS = 24 * 3600.0  # maximum sum of gaps; limits the time that a malicious file can take
 _SILENCE_SAMPLES = 1 << 16  # samples of silence made at a time
+# Boxes of the outermost level; if one of them is not complete, the file is truncated.
+_BOXES = {
+    *(b"ftyp", b"moov", b"mdat", b"moof", b"mfra", b"free", b"skip", b"wide", b"pnot", b"sidx", b"ssix", b"styp"),
+    *(b"uuid", b"meta", b"udta", b"pdin", b"emsg", b"prft"),
+}
+_FIRST_BOXES = (b"ftyp", b"moov", b"mdat", b"wide", b"free", b"skip", b"pnot")
 _MAX_BOXES = 1 << 18  # an MP4 file from a recorder has one or two boxes for each second
 # A table of packets of one length (their length and number), or a run of packets of a fragment (their number).
 _TABLE = re.compile(rb"(?=stsz.{4}(.{4})(.{4})|trun.{4}(.{4}))", re.DOTALL)
@@ -38,8 +44,11 @@ logger = logging.getLogger("asr.base.audio.media")
 
 
 def media_kind(head: bytes) -> str | None:
-    """Return FFmpeg's name of the format of a file with these first 8 bytes; None if it is neither MP4 nor WebM."""
-    return "mov" if head[4:8] == b"ftyp" else "matroska" if head[:4] == _EBML else None
+    """Return FFmpeg's name of the format of a file with these first 8 bytes; None if it is neither MP4 nor WebM.
+
+    QuickTime files of before 2001 begin with another box than ftyp.
+    """
+    return "mov" if head[4:8] in _FIRST_BOXES else "matroska" if head[:4] == _EBML else None
 
 
 class MediaSound:
@@ -81,7 +90,9 @@ class MediaSound:
         try:
             import av
         except ImportError:
-            must = f"{self._name}: MP4, M4A and WebM files need the package av; it is not installed"
+            must = (
+                f"{self._name}: MP4, M4A, QuickTime, Matroska and WebM files need the package av; it is not installed"
+            )
             raise AudioError(f"{must}. {how_to_install('media')}") from None
         self._error, self._none, self._resampler = av.FFmpegError, av.stream.Discard.all, av.AudioResampler("fltp")
         (_check_boxes if kind == "mov" else _check_elements)(file, self._name)
@@ -191,29 +202,41 @@ def _check_boxes(file: BinaryIO, name: str) -> None:
     """
     size = file.seek(0, io.SEEK_END)
     start = num_boxes = num_declared = 0
+    lacks_audio = False  # whether a fragment's tables have been read, and not its audio
     while start < size:
         file.seek(start)
         head = file.read(16)
         kind, length = head[4:8], int.from_bytes(head[:4], "big")
         if length == 1:
             length = int.from_bytes(head[8:16], "big")
-        elif length == 0:
+        elif length == 0 and kind in _BOXES:
             length = size - start
         num_boxes += 1
-        if length < 8 or num_boxes > _MAX_BOXES:
+        if num_boxes > _MAX_BOXES:
             break
-        if start + length > size:
-            raise truncated(
-                name, f"only {size - start} of {length} bytes of the box {kind.decode('latin-1')!a} are present"
-            )
+        if length < 8 or start + length > size:
+            if _begins_box(head) or unexpected(file, start, size)[0]:
+                what = f"only {size - start} of {length} bytes of the box {kind.decode('latin-1')!a} are present"
+                raise truncated(name, what)
+            break  # a tag, or other bytes that may follow the audio
+        lacks_audio = kind == b"moof" or (lacks_audio and kind != b"mdat")
         if kind != b"mdat":
             file.seek(start)
             num_declared += _declared_bytes(file.read(length))
         start += length
     if num_boxes > _MAX_BOXES:
         raise truncated(name, f"it has more than {_MAX_BOXES} boxes")
+    if lacks_audio:
+        raise truncated(name, "the audio of its last fragment is missing")
     if num_declared > size:
         raise truncated(name, f"its tables declare more audio than its {size} bytes hold")
+
+
+def _begins_box(head: bytes) -> bool:
+    """Return whether the last bytes of a file are the beginning of a box's length and type."""
+    if len(head) > 4:
+        return any(box.startswith(head[4:8]) for box in _BOXES)
+    return head[:1] == b"\0" and any(head)
 
 
 def _declared_bytes(box: bytes) -> int:
@@ -242,6 +265,8 @@ def _check_elements(file: BinaryIO, name: str) -> None:
         length = int.from_bytes(head[id_bytes : id_bytes + length_bytes]) & unknown
         num_elements += 1
         if (identifier not in _ELEMENTS and identifier not in _PARENTS) or length_bytes > 8:
+            if start and head.startswith(TAGS):
+                break
             raise truncated(name, f"no element begins at byte {start}")
         if num_elements > _MAX_ELEMENTS:
             raise truncated(name, f"it has more than {_MAX_ELEMENTS} elements")
