@@ -1,6 +1,7 @@
 """Bulk jobs of asr.transcribe: parts, failures, and resumption after interruptions."""
 
 import json
+import math
 import os
 import random
 import re
@@ -439,7 +440,14 @@ def test_a_part_that_is_redone_has_failures_until_all_of_its_files_are_written(
 
 @pytest.mark.parametrize(
     "damage",
-    [{}, {"num_words": "7"}, {"confidence": [1]}, {"failures": [{"id": 3}]}, {"longest": {}}, {"seconds": None}],
+    [
+        *({}, {"num_words": "7"}, {"confidence": [1]}, {"failures": [{"id": 3}]}, {"longest": {}}, {"seconds": None}),
+        *({"seconds": math.nan}, {"audio_seconds": math.nan}, {"seconds": math.inf}, {"waiting_seconds": 10**400}),
+        *({"begun": "x"}, {"begun": None}, {"audio_seconds": -1.0}, {"num_words": -1}, {"confidence": [-1] * 20}),
+        *({"part": 0}, {"num_bytes": 3}, {"num_bytes": {"part-00001.jsonl": "x"}}, {"num_segments": True}),
+        {"longest": [{"id": "a", "value": math.nan, "seconds": 1.0, "text": ""}]},
+    ],
+    ids=str,
 )
 def test_a_damaged_record_of_a_part_is_reported_in_one_line(
     damage: dict[str, Any], source: Path, undisturbed: Path, tmp_path: Path
@@ -447,12 +455,60 @@ def test_a_damaged_record_of_a_part_is_reported_in_one_line(
     shutil.copytree(undisturbed, tmp_path / "out")
     path = tmp_path / "out" / "records" / "part-00001.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | damage if damage else []))
-    arguments = job_options(source, tmp_path / "out", "--segments")
-    with refused(InputError, "part-00001.json ... part-00001.jsonl"):
+    check_mended(source, undisturbed, tmp_path / "out", "part-00001.json")
+
+
+def check_mended(source: Path, undisturbed: Path, output: Path, named: str) -> None:
+    """Check that a damaged part is reported with the file to delete, and that this and the same command mend it."""
+    arguments = job_options(source, output, "--segments")
+    with refused(InputError, named, cure="Delete part-00001.jsonl"):
         transcribe(arguments)
-    (tmp_path / "out" / "part-00001.jsonl").unlink()
+    (output / "part-00001.jsonl").unlink()
     transcribe(arguments)
-    assert files_of(tmp_path / "out") == files_of(undisturbed)
+    assert files_of(output) == files_of(undisturbed)
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b'{"seconds": 1e999}', b"\xff", b"[" * 100_000, None], ids=str)
+def test_a_record_that_is_not_json_or_was_deleted_is_reported_in_one_line(
+    content: bytes | None, source: Path, undisturbed: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(undisturbed, tmp_path / "out")
+    path = tmp_path / "out" / "records" / "part-00001.json"
+    path.unlink()
+    if content is not None:
+        path.write_bytes(content)
+    check_mended(source, undisturbed, tmp_path / "out", "part-00001.json")
+
+
+@pytest.mark.parametrize("file", ["part-00001.jsonl", "segments-00001.jsonl"])
+@pytest.mark.parametrize("share", [0.0, 0.5, 0.999, None])
+def test_a_file_of_a_part_that_was_emptied_cut_or_deleted_is_reported_in_one_line(
+    share: float | None, file: str, source: Path, undisturbed: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(undisturbed, tmp_path / "out")
+    path = tmp_path / "out" / file
+    content = path.read_bytes()
+    path.unlink()
+    if share is None and file.startswith("part"):  # it is written again
+        transcribe(job_options(source, tmp_path / "out", "--segments"))
+        assert files_of(tmp_path / "out") == files_of(undisturbed)
+        return
+    if share is not None:
+        path.write_bytes(content[: int(share * len(content))])
+    check_mended(source, undisturbed, tmp_path / "out", file)
+
+
+def test_an_emptied_part_of_an_earlier_version_is_reported_in_one_line(
+    source: Path, undisturbed: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(undisturbed, tmp_path / "out")
+    for path in (tmp_path / "out" / "records").iterdir():
+        record = json.loads(path.read_text())
+        del record["num_bytes"]
+        path.write_text(json.dumps(record))
+    transcribe(job_options(source, tmp_path / "out", "--segments"))
+    (tmp_path / "out" / "part-00001.jsonl").write_bytes(b"")
+    check_mended(source, undisturbed, tmp_path / "out", "part-00001.jsonl")
 
 
 @pytest.mark.parametrize("option", ["--lm", "--lexicon", "--hotwords"])

@@ -41,13 +41,14 @@ class JobFolder:
         self.path = plain(path)
         self.names = self._listed()  # listed only once, because there may be a million parts
 
-    def _listed(self) -> set[str]:
+    def _listed(self) -> dict[str, int]:
+        """Return the names of the files; those of objects with their sizes in bytes, those of local files with 0."""
         if is_url(self.path):
-            return {url.removeprefix(self.path).lstrip("/") for url, _ in list_prefix(self.path)}
+            return {url.removeprefix(self.path).lstrip("/"): info.size for url, info in list_prefix(self.path)}
         try:
-            return set(os.listdir(self.path))
+            return dict.fromkeys(os.listdir(self.path), 0)
         except FileNotFoundError:
-            return set()
+            return {}
         except OSError as error:
             raise self._unwritable(error) from None
 
@@ -131,22 +132,55 @@ class JobFolder:
         segments = _segments_name(name)
         if result.segments or (result.segments is not None and segments in self.names):  # an empty manifest is invalid
             self._write(segments, _lines(result.segments))
-        writes = [(f"{RECORDS}/{name}.json", [result.record]), (f"{name}.jsonl", result.texts)]
-        for file, entries in reversed(writes) if self.is_done(name) else writes:
-            self._write(file, _lines(entries))
-        self.names.add(f"{name}.jsonl")
+        texts = f"{name}.jsonl"
+        files = {texts: _lines(result.texts)} | ({segments: _lines(result.segments)} if result.segments else {})
+        sizes = {file: len(content) for file, content in files.items()}
+        writes = [(f"{RECORDS}/{name}.json", _lines([result.record | {"num_bytes": sizes}])), (texts, files[texts])]
+        for file, content in reversed(writes) if self.is_done(name) else writes:
+            self._write(file, content)
+        self.names |= sizes | {f"{RECORDS}/{name}.json": len(writes[0][1])}
 
     def records(self, names: Sequence[str]) -> Iterator[dict[str, Any]]:
-        """Read the records of parts, in order."""
+        """Read the records of parts, in order; check that the files of the parts have not been cut since then."""
         for start in range(0, len(names), READ_AT_ONCE):
-            paths = [self._path(f"{RECORDS}/{name}.json") for name in names[start : start + READ_AT_ONCE]]
-            for path, content in zip(paths, read_files(paths), strict=True):
-                record = parse_json(content, printable_url(path))
-                if not is_record(record):
-                    must = f"{printable_url(path)}: must be the record of a part; it is damaged"
-                    name = path.rpartition("/")[2].replace(".json", ".jsonl")
-                    raise InputError(f"{must}. Delete {name}, and start the same command again.")
+            chunk = names[start : start + READ_AT_ONCE]
+            files = [f"{RECORDS}/{name}.json" for name in chunk]
+            for name, file in zip(chunk, files, strict=True):
+                if self._size(file) is None:
+                    raise self._damaged(name, f"{file}: must be the record of a part; there is no such file")
+            contents = read_files([self._path(file) for file in files])
+            for name, file, content in zip(chunk, files, contents, strict=True):
+                try:
+                    record = parse_json(content, file)
+                except InputError as error:
+                    raise self._damaged(name, str(error).rstrip(".")) from None
+                if not is_record(record) or record["part"] != int(name.rpartition("-")[2]):
+                    raise self._damaged(name, f"{file}: must be the record of a part; it is damaged")
+                self._check_sizes(name, record)
                 yield record
+
+    def _check_sizes(self, name: str, record: Mapping[str, Any]) -> None:
+        """Check that no file of a part is shorter than when it was written; it is longer after a part was redone."""
+        texts = f"{name}.jsonl"  # records of earlier versions lack the sizes
+        for file, num_bytes in record.get("num_bytes", {texts: min(1, record["num_texts"])}).items():
+            size = self._size(file) or 0
+            if size < num_bytes:
+                raise self._damaged(
+                    name, f"{file}: must have the {num_bytes:,} bytes that were written; it has {size:,}"
+                )
+
+    def _size(self, file: str) -> int | None:
+        """Return the size of a file in bytes; None if it does not exist."""
+        if is_url(self.path):
+            return self.names.get(file)
+        try:
+            return os.stat(self._path(file)).st_size
+        except FileNotFoundError:
+            return None
+
+    def _damaged(self, name: str, must: str) -> InputError:
+        cure = f"Delete {name}.jsonl, and start the same command again"
+        return InputError(f"{printable_url(self.path)}: {must}. {cure}.")
 
     def list_again(self) -> None:
         """List the folder again, because other processes of the job have written parts."""

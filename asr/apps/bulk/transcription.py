@@ -5,7 +5,7 @@ import socket
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 from asr.apps.bulk.parts import PartTask
 from asr.apps.bulk.statistics import CONFIDENCE_BINS, LISTS, part_statistics
@@ -21,6 +21,7 @@ from asr.core.recognition.transcript import Transcript
 from asr.errors import AudioError, StoreError, is_out_of_memory, one_line
 
 MAX_SEGMENT_SECONDS = 20.0  # most models are trained on utterances up to this length
+MAX_NUMBER = 1e15  # in a record: larger ones are damage
 Entry = dict[str, Any]  # a line of a JSONL file
 
 
@@ -42,20 +43,33 @@ class PartResult(NamedTuple):
 
 def is_record(entry: object) -> bool:
     """Return whether an entry that was read from a file has the keys and types of a part's record."""
-    sample: Entry = {"part": 0, "worker": "", "seconds": 0.0, "waiting_seconds": 0.0, "audio_seconds": 0.0}
+    sample: Entry = {"part": 0, "worker": "", "begun": 0.0, "seconds": 0.0, "waiting_seconds": 0.0}
+    sample |= {"audio_seconds": 0.0}
     sample |= {"failures": [{"id": "", "reason": ""}], "num_segments": 0, "num_torn": 0, **part_statistics([])}
     sample |= {key: [{"id": "", "value": 0.0, "seconds": 0.0, "text": ""}] for key in LISTS}
-    return _is_like(entry, sample) and len(cast(Entry, entry)["confidence"]) == CONFIDENCE_BINS
+    if not isinstance(entry, dict) or not _is_like(entry, sample) or len(entry["confidence"]) != CONFIDENCE_BINS:
+        return False
+    sizes = entry.get("num_bytes", {})  # records of earlier versions have none
+    if not isinstance(sizes, dict):
+        return False
+    amounts = [*(entry[key] for key, value in sample.items() if value == 0), *entry["confidence"], *sizes.values()]
+    return all(_is_like(amount, 0.0) and amount >= 0 for amount in amounts)
 
 
 def _is_like(value: object, sample: object) -> bool:
-    """Return whether a value has the type of a sample; all items of a list have the type of the sample's first item."""
+    """Return whether a value has the type of a sample; all items of a list have the type of the sample's first item.
+
+    Numbers must be finite, and not too large for sums of them.
+    """
     if isinstance(sample, dict):
         return isinstance(value, dict) and all(key in value and _is_like(value[key], sample[key]) for key in sample)
     if isinstance(sample, list):
         return isinstance(value, list) and all(_is_like(item, sample[0]) for item in value)
-    numbers = (int, float) if isinstance(sample, float) else type(sample)
-    return isinstance(value, numbers) and not isinstance(value, bool)
+    if isinstance(sample, str):
+        return isinstance(value, str)
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return False
+    return (isinstance(sample, float) or isinstance(value, int)) and abs(value) < MAX_NUMBER
 
 
 class Outcomes(NamedTuple):
