@@ -113,6 +113,43 @@ def test_the_search_lists_a_page_of_the_guide_or_a_tutorial_first(opened: Visit,
     assert Path(first.partition("?")[0]).parent.name in ("guide", "tutorials"), first
 
 
+@pytest.mark.parametrize(
+    ("words", "page"),
+    [
+        ("stereo", "guide/transcribe"),
+        ("timestamps", "guide/transcribe"),
+        ("word timestamps", "guide/transcribe"),
+        ("subtitles", "guide/transcribe"),
+        ("telephone", "guide/transcribe"),
+        ("mp3", "guide/transcribe"),
+        ("wer too high", "guide/evaluate"),
+        ("loss does not go down", "guide/train"),
+        ("training is slow", "guide/choosing"),
+        ("out of memory", "guide/choosing"),
+        ("multiple gpus", "guide/many-processes"),
+        ("resume", "guide/interrupted-runs"),
+        ("my own data", "guide/your-data"),
+        ("csv", "guide/your-data"),
+        ("finetune", "guide/fine-tuning"),
+        ("push to hub", "guide/export"),
+        ("export onnx", "guide/export"),
+        ("real time", "guide/streaming"),
+        ("microphone", "guide/streaming"),
+        ("long audio", "guide/long-recordings"),
+        ("noise", "guide/noise"),
+        ("hotwords", "guide/language-models"),
+        ("openai api", "guide/serve"),
+        ("docker", "guide/install"),
+        ("punctuation", "tutorials/written"),
+        ("whisper", "coming-from/whisper"),
+    ],
+)
+def test_the_search_lists_the_page_that_answers_first(opened: Visit, words: str, page: str) -> None:
+    searched(opened.page, words)
+    first = opened.page.get_attribute(".md-search-result__item > a", "href")
+    assert first.partition("?")[0].endswith(f"/{page}.html"), first
+
+
 @pytest.mark.parametrize("scheme", ["light", pytest.param("dark", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("page", PAGES_ON_A_PHONE)
 def test_a_page_fits_the_width_of_a_phone(site: Path, browser: Any, page: str, scheme: str) -> None:  # noqa: F811

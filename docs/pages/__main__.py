@@ -10,8 +10,8 @@ from docs.pages.markdown import table
 from docs.pages.python_api import python_pages
 from docs.pages.settings import settings_pages
 
-FIRST_FOUND = ("guide/", "tutorials/")  # the search lists these pages before others with the same words
-BOOSTED = "---\nsearch: {boost: 1000}\n---\n\n"
+# Factors of scores in the search: guide and tutorials come before other pages with the same words.
+BOOSTS = {"guide": 1000, "tutorials": 1000, "coming-from": 10}
 
 
 def main(folder: Path) -> None:
@@ -22,8 +22,9 @@ def main(folder: Path) -> None:
         file = folder / path
         file.parent.mkdir(parents=True, exist_ok=True)
         if isinstance(content, str):
-            is_boosted = path.startswith(FIRST_FOUND) and path.endswith(".md")
-            content = f"{BOOSTED if is_boosted else ''}{content}".encode()
+            if path.endswith(".md") and (boost := BOOSTS.get(path.partition("/")[0])):
+                content = f"---\nsearch: {{boost: {boost}}}\n---\n\n{content}"
+            content = content.encode()
         file.write_bytes(content)
     shutil.copytree(ROOT / "docs" / "assets", folder / "assets")
 
