@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from asr.base.text.numbers import counted
+from asr.base.text.numbers import counted, rate
 from asr.base.text.printable import printable
 from asr.core.cli.command import (
     add_decoding,
@@ -146,7 +146,7 @@ def _tune_search(
         return Choice({}, UNCHANGED)
 
     def on_trial(values: "Values", counts: "ErrorCounts") -> None:
-        print(f"{_named(values)}: WER {100 * counts.rate:6.2f} %, {counted(counts.errors, 'error')}", flush=True)
+        print(f"{_named(values)}: WER {rate(counts.rate):>6} %, {counted(counts.errors, 'error')}", flush=True)
 
     dev_set = [encoded for encoded_utterances in dev_sets.values() for encoded in encoded_utterances]
     search = search_values(recognizer, dev_set, on_trial)

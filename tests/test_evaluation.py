@@ -146,7 +146,7 @@ def test_the_totals_of_several_manifests_are_sums_over_their_utterances() -> Non
     assert both.as_dict()["utterances"] == 31
     assert both.as_dict()["not_scored"] == 1
     assert both.summary().endswith("; 1 utterances could not be read")
-    assert Evaluation([scored("", "oh")], [], 1.0, "basic").summary() == "WER not measured of 0 words"
+    assert Evaluation([scored("", "oh")], [], 1.0, "basic").summary() == "WER - of 0 words"
 
 
 def test_the_table_fits_100_columns_for_any_manifest_names() -> None:

@@ -8,13 +8,15 @@ import signal
 import time
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from asr.core.data.manifest import Utterance, read_manifest
-from asr.core.run.events import read_history
+from asr.core.run.events import EventsFile, read_history
 from asr.core.run.validation_samples import SamplesFile, ValidationSample, choose_samples, read_samples
+from asr.core.training.progress import LogLines
 from tests.conftest import TINY, resolved, tone_corpus
 from tests.processes import examples, finish, start
 from tests.test_global_loss import planned
@@ -241,3 +243,17 @@ def test_a_resumed_run_removes_truncated_lines_and_samples_that_it_will_repeat(t
     file.cut(19)
     assert [json.loads(line)["step"] for line in path.read_text().splitlines()] == [10, 10]
     assert read_samples(path)[0].hypothesis == "\udcff <b>\u2028"
+
+
+def test_the_time_left_does_not_count_what_precedes_the_first_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines, trainer = LogLines(EventsFile(tmp_path), within_epochs=True), SimpleNamespace(global_step=100)
+    seconds = 0.0
+    monkeypatch.setattr(time, "monotonic", lambda: seconds)
+    calls: Any = (trainer, SimpleNamespace())
+    lines.on_train_start(*calls)
+    seconds = 7200.0  # of a validation before the first step
+    lines.on_train_batch_start(*calls)
+    seconds += 10
+    assert lines._time_left(step=110, total_steps=120) == "10 s left"

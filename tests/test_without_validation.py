@@ -1,5 +1,8 @@
 """corpus.valid=[]: a run without a validation trains, resumes, starts from a model, and bundles its last weights."""
 
+import json
+import logging
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,6 +12,10 @@ from safetensors.torch import load_file
 from asr import plan
 from asr.core.checkpoint.load import BUNDLE, CHECKPOINTS
 from asr.core.checkpoint.saved import kept_checkpoints
+from asr.core.data.manifest import Utterance, read_manifest, write_manifest
+from asr.core.evaluation.comparison import before_and_after, compare, gain, verdict
+from asr.core.evaluation.utterances import Scored, score
+from asr.core.recognition.transcript import Transcript, Word
 from asr.errors import InputError
 from asr.train import train
 from tests.conftest import TINY, settings_with, tone_corpus
@@ -54,3 +61,38 @@ def test_settings_that_need_a_validation_are_refused(override: str, tones: Path)
 def test_the_plan_names_no_validation(tones: Path, capsys: pytest.CaptureFixture[str]) -> None:
     plan.plan(settings_with(*TINY, *tone_corpus(tones), *WITHOUT, "trainer.max_steps=2"))
     assert "validation: none" in capsys.readouterr().out
+
+
+def test_without_words_there_is_no_wer_and_without_tokens_no_loss(
+    tones: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, logger="asr")
+    wordless = [replace(utterance, text="") for utterance in read_manifest(tones / "valid.jsonl")[:3]]
+    write_manifest(tmp_path / "wordless.jsonl", wordless)
+    given = [f"corpus.{split}=[{tmp_path / 'wordless.jsonl'}]" for split in ("valid", "test")]
+    run_dir, steps = tmp_path / "run", ["trainer.max_epochs=1", "schedule.warmup_steps=1", "checkpoint.select=last"]
+    train(settings_with(*TINY, *tone_corpus(tones), *given, *steps, f"run_dir={run_dir}"))
+    log = caplog.text
+    assert "valid loss -, WER -" in log
+    assert "wordless: WER - of 0 words" in log
+    assert "WARNING" not in log
+    [validation] = [
+        event for event in map(json.loads, (run_dir / "events.jsonl").open()) if event["event"] == "validation"
+    ]
+    assert validation["loss"] is None
+    assert validation["score"] is None
+    assert json.loads((run_dir / "results.json").read_text())["wordless"]["wer"] is None
+
+
+def test_two_models_are_not_compared_without_words() -> None:
+    def evaluated(hypothesis: str) -> list[Scored]:
+        utterances = [Utterance("a.wav", 1.0, "", str(number)) for number in range(20)]
+        words = tuple(Word(word, 0.0, 0.1, 1.0) for word in hypothesis.split())
+        return [score(each, "silence", "", Transcript(words, (), 1.0), hypothesis) for each in utterances]
+
+    comparison = compare(evaluated("oh"), evaluated(""))
+    assert comparison["difference"]["rate"] is None
+    assert before_and_after(comparison).startswith("WER - before, - after")
+    for sentence in (gain(comparison), verdict(comparison), before_and_after(comparison)):
+        assert "no words" in sentence
+        assert "too small" not in sentence

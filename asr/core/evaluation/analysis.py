@@ -260,8 +260,9 @@ def _calibration(words: Sequence[tuple[float, bool]]) -> dict[str, Any] | None:
 
 
 def _wer_histogram(scored: Sequence[Scored]) -> list[dict[str, Any]]:
-    """Count utterances by WER, in bins: exactly 0, tenths up to 1, above 1."""
-    wers = [result.counts.rate for result in scored]
+    """Count utterances by WER, in bins: exactly 0, tenths up to 1, above 1 (insertions without a reference, too)."""
+    counts = [result.counts for result in scored]
+    wers = [of.rate if of.reference_length else math.inf if of.errors else 0.0 for of in counts]
     rows: list[dict[str, Any]] = [{"from": 0.0, "to": 0.0, "utterances": sum(rate == 0 for rate in wers)}]
     for low, high in pairwise(TENTHS):
         rows.append({"from": low, "to": high, "utterances": sum(low < rate <= high for rate in wers)})

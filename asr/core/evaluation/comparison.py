@@ -124,6 +124,8 @@ def deciding_interval(comparison: Mapping[str, Any]) -> tuple[str, Sequence[floa
 
 def gain(comparison: Mapping[str, Any]) -> str:
     """Return a sentence that states whether the second of two models, the later one, is shown to be better."""
+    if comparison["difference"]["rate"] is None:
+        return "Not shown to be better: the references have no words."
     unit, ends = deciding_interval(comparison)
     if ends is None or ends[0] <= 0 <= ends[1]:
         why = "there are too few utterances" if ends is None else f"the 95 % interval over {unit}s includes 0"
@@ -137,6 +139,8 @@ def before_and_after(comparison: Mapping[str, Any]) -> str:
     difference = comparison["difference"]
     before, after = (percent(comparison[key]["rate"], 2) for key in ("a", "b"))
     line = f"{rate_name(comparison)} {before} before, {after} after: {change(comparison)}"
+    if difference["rate"] is None:
+        return line
     if difference["interval"] is None:
         return f"{line}; the test set is too small for an interval"
     p_value = probability(difference["p_value"], "= ")

@@ -87,7 +87,7 @@ class Evaluation:
         """
         counts = self.counts
         raw = total(result.raw_counts for result in self.scored) if show_writing(self.scored) else counts
-        wer = percent(counts.rate, 2) if math.isfinite(counts.rate) else "not measured"
+        wer = percent(counts.rate, 2)
         wer += f" ({percent(raw.rate, 2)} as written)" if raw.errors != counts.errors else ""
         missing = f"; {len(self.rejected)} utterances could not be read" if self.rejected else ""
         if unspaced(self.scored):

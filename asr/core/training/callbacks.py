@@ -185,6 +185,7 @@ class StuckAtFrequencies(pl.Callback):
         if self._loss is None or self._rates is None or self._is_reported:
             return
         warmup, total = self._rates.warmup_steps, self._rates.total_steps
+        # The loss is NaN without tokens, and the comparison is then false.
         if trainer.global_step > min(warmup, total - 1) and loss > LEARNING * self._loss:
             self._is_reported = True
             when = f"at step {trainer.global_step:,} (warm-up: {warmup:,} of {total:,} steps)"

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 import lightning.pytorch as pl
 from lightning.pytorch.callbacks import Callback, RichProgressBar
 
-from asr.base.text.numbers import duration, percent
+from asr.base.text.numbers import NONE, duration, percent
 from asr.core.objective.parts import Measure
 from asr.core.run.events import EventsFile, Progress, Validated
 from asr.core.run.names import LOSS_OF, VALID_LOSS_OF, VALID_WER_OF
@@ -62,13 +62,14 @@ class LogLines(Callback):
         self.within_epochs = within_epochs
         self._last = time.monotonic()
         self._score = ""  # result of the last validation
-        self._begin = (time.monotonic(), 0)  # time and step at which this process began to train
+        self._begin: tuple[float, int] | None = None  # time and step at the first batch of this process
         self._validation_begin = 0.0
         self._is_long = True  # whether the last validation took more than `LINE_SECONDS`
 
-    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Start the clock of the expected time."""
-        self._begin = (time.monotonic(), trainer.global_step)
+    def on_train_batch_start(self, trainer: pl.Trainer, *_: Any) -> None:
+        """Start the clock of the expected time at the first batch, after the trial and the validation before it."""
+        if self._begin is None:
+            self._begin = (time.monotonic(), trainer.global_step)
 
     def on_train_batch_end(self, trainer: pl.Trainer, *_: Any) -> None:
         """Log a line if the last line is older than `LINE_SECONDS`."""
@@ -88,8 +89,8 @@ class LogLines(Callback):
         measure, loss, score = _measured(trainer)
         self._score = f"{measure.title} {measure.write(score, 1)}"
         if trainer.is_global_zero:
-            finite = score if math.isfinite(score) else None
-            self._events.append(Validated(trainer.global_step, loss, measure.name, finite))
+            finite = [value if math.isfinite(value) else None for value in (loss, score)]
+            self._events.append(Validated(trainer.global_step, finite[0], measure.name, finite[1]))
         logger.info("validation %s: %s", _place(trainer), _validation(trainer))
 
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
@@ -123,7 +124,7 @@ class LogLines(Callback):
 
     def _time_left(self, step: int, total_steps: int) -> str:
         """Return the expected time to the end of the run, at the speed of this process so far, with validations."""
-        begin, first_step = self._begin
+        begin, first_step = self._begin or (0.0, step)
         left = max(0, total_steps - step)
         if not left or step == first_step:
             return ""
@@ -137,7 +138,7 @@ def _place(trainer: pl.Trainer) -> str:
 def _validation(trainer: pl.Trainer) -> str:
     measure, loss, score = _measured(trainer)
     metrics = {key: float(value) for key, value in trainer.callback_metrics.items()}
-    losses = f"valid loss {loss:.3f}{_by_manifest(metrics, VALID_LOSS_OF)}"
+    losses = f"valid loss {f'{loss:.3f}' if math.isfinite(loss) else NONE}{_by_manifest(metrics, VALID_LOSS_OF)}"
     return f"{losses}, {measure.title} {measure.write(score, 1)}{_by_manifest(metrics, VALID_WER_OF, percent)}"
 
 
