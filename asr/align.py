@@ -22,7 +22,16 @@ from asr.core.cli.command import (
     model_parser,
     run_command,
 )
-from asr.core.cli.output import NamedRecording, Outcomes, add_output, arrange, in_order, plain_name, write
+from asr.core.cli.output import (
+    NamedRecording,
+    Outcomes,
+    add_output,
+    arrange,
+    check_formats,
+    in_order,
+    plain_name,
+    write,
+)
 from asr.errors import InputError
 
 if TYPE_CHECKING:
@@ -58,6 +67,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         options.worst = WORST if options.segments is None else 0
     if options.worst < 0:
         raise InputError(f"--worst must not be negative; got {options.worst}.")
+    check_formats(options)
     rules = _segment_rules(options)
     from asr.core.data.index_cache import listed_utterances
 

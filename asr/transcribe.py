@@ -27,7 +27,16 @@ from asr.core.cli.command import (
     model_parser,
     run_command,
 )
-from asr.core.cli.output import NamedRecording, Outcomes, add_output, arrange, in_order, plain_name, write
+from asr.core.cli.output import (
+    NamedRecording,
+    Outcomes,
+    add_output,
+    arrange,
+    check_formats,
+    in_order,
+    plain_name,
+    write,
+)
 from asr.errors import InputError
 
 if TYPE_CHECKING:
@@ -71,6 +80,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     inference_options = inference(options)
     check_captions(options)
+    check_formats(options)
     if has_app("bulk"):
         from asr.apps.bulk.options import check_bulk
 
@@ -117,7 +127,7 @@ def _bulk(options: argparse.Namespace, inference_options: "Inference") -> int:
 
 def _check_bulk(recognizer: "Recognizer", inference_options: "Inference") -> None:
     """Check that the model suits the options of a bulk job."""
-    _check_nbest(recognizer, inference_options.nbest, form="jsonl")
+    _check_nbest(recognizer, inference_options.nbest, ["jsonl"])
     check_prompt(recognizer, inference_options.language)
 
 
@@ -163,10 +173,10 @@ def _place(file: str, path: str) -> Path:
     return (Path(file).relative_to(path) if Path(file) != Path(path) else Path(Path(file).name)).with_suffix("")
 
 
-def _check_nbest(recognizer: "Recognizer", nbest: int, form: str) -> None:
-    if nbest > 1 and form not in WITH_ALTERNATIVES:
+def _check_nbest(recognizer: "Recognizer", nbest: int, formats: Sequence[str]) -> None:
+    if nbest > 1 and not set(formats).intersection(WITH_ALTERNATIVES):
         must = f"--nbest needs --format {' or '.join(WITH_ALTERNATIVES)}"
-        raise InputError(f"{must}; {form} has only one text per recording.")
+        raise InputError(f"{must}; {' and '.join(formats)} has only one text per recording.")
     if nbest > 1 and recognizer.decode.max_hypotheses == 1:
         must = "--nbest must be 1 with a decoder that finds only one hypothesis"
         raise InputError(f"{must} ({recognizer.decode.description}); got {nbest}. Add --beam 16.")

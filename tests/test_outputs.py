@@ -54,7 +54,7 @@ def transcripts(path: Path) -> None:
     """Write a transcript as asr.transcribe and asr.align do with --output-dir."""
     transcript = Transcript((Word("one", 0.0, 0.5, 0.9),), (), 1.0)
     recording = NamedRecording("a.wav", Utterance("a.wav", 1.0, "", "a"), Path(path.stem))
-    options = argparse.Namespace(output_dir=path.parent, format="txt")
+    options = argparse.Namespace(output_dir=path.parent, format=["txt"])
     assert list(output.write(iter([(recording, transcript)]), options)) == [(recording, transcript)]
 
 

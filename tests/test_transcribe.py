@@ -17,6 +17,7 @@ import pytest
 import soundfile
 import torch
 
+from asr.align import main as align
 from asr.core.cli.command import progress_bar
 from asr.core.data.manifest import read_manifest
 from asr.core.recognition.formats import FORMATS
@@ -232,6 +233,35 @@ def test_ctm_is_sorted_by_name_as_sclite_requires(
 ) -> None:
     assert run(fluent / "run", recording, recordings / "plain.wav", "--format", "ctm") == 0
     assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == ["plain", "plain", "said", "said"]
+
+
+def test_several_formats_are_written_into_one_folder(fluent: Path, recordings: Path, tmp_path: Path) -> None:
+    for form in ("txt", "srt", "json"):
+        assert run(fluent / "run", recordings, "--format", form, "--output-dir", tmp_path / "each") == 0
+    several = ["--format", "txt", "--format", "srt", "--format", "txt", "--format", "json"]
+    assert run(fluent / "run", recordings, *several, "--output-dir", tmp_path / "all") == 0
+    each, together = (
+        {path.relative_to(tmp_path / name): path.read_bytes() for path in (tmp_path / name).rglob("*.*")}
+        for name in ("each", "all")
+    )
+    assert len(each) == 18
+    assert together == each
+
+
+def test_no_format_replaces_an_input(fluent: Path, recording: Path, tmp_path: Path) -> None:
+    list_of = manifest(tmp_path / "said.json", line_of(recording, id="said"))
+    content = list_of.read_bytes()
+    with refused(InputError, "--output-dir ... said.json"):
+        run(fluent / "run", list_of, "--format", "txt", "--format", "json", "--output-dir", tmp_path)
+    assert list_of.read_bytes() == content
+
+
+@pytest.mark.parametrize("more", [[], ["--parts", "--output-dir", "out"], ["--stream"]])
+def test_several_formats_need_a_folder(more: list[str], recording: Path) -> None:
+    with refused(InputError, "--format"):
+        run("no-model", recording, "--format", "txt", "--format", "srt", *more)
+    with refused(InputError, "--format; got jsonl, json ... --output-dir"):
+        align(["no-model", str(recording), "--format", "jsonl", "--format", "json"])
 
 
 @pytest.mark.parametrize("form", ["srt", "vtt", "textgrid"])

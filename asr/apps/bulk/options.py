@@ -65,8 +65,8 @@ def check_bulk(options: argparse.Namespace) -> None:
         raise InputError(f"--parts needs exactly one PATH; got {len(options.paths)}. Join them in one manifest.")
     if options.output_dir is None:
         raise InputError("--parts needs --output-dir, a folder or a URL; got none.")
-    if options.format not in ("txt", "jsonl"):  # txt is the default
-        raise InputError(f"--format must be jsonl with --parts; got {options.format}.")
+    if options.format not in (["txt"], ["jsonl"]):  # txt is the default
+        raise InputError(f"--format must be jsonl with --parts; got {', '.join(options.format)}.")
     if options.stream:
         raise InputError("--stream must not be given with --parts. Leave one of them out.")
     if not options.part_hours > 0:

@@ -52,7 +52,7 @@ def check_captions(options: argparse.Namespace) -> None:
         return
     if len(options.paths) != 1:
         raise InputError(f"--stream needs one recording, or - for standard input; got {len(options.paths)} paths.")
-    if options.output_dir or options.format != "txt" or options.nbest != 1:
+    if options.output_dir or options.format != ["txt"] or options.nbest != 1:
         raise InputError("--stream writes lines of text to standard output; leave out --format, --output-dir, --nbest.")
     if options.rate is not None:
         if options.paths != [STDIN]:

@@ -72,11 +72,38 @@ def in_order(recordings: Sequence[NamedRecording], outcomes: "Callable[[list[Utt
 
 
 def add_output(parser: argparse.ArgumentParser, default: str) -> None:
-    """Add --format and --output-dir, used by `arrange` and `write`."""
-    parser.add_argument("--format", choices=FORMATS, default=default, help=f"output format (default {default})")
+    """Add --format and --output-dir, used by `check_formats`, `arrange` and `write`."""
+    parser.add_argument(
+        "--format",
+        choices=FORMATS,
+        action=_Collected,
+        default=[default],
+        help=f"output format (default {default}); with --output-dir the option may be repeated",
+    )
     parser.add_argument(
         "--output-dir", metavar="DIR", type=path_or_url, help="write a file for each recording to this folder"
     )
+
+
+class _Collected(argparse.Action):
+    """Collect the values of an option, each once; they replace the default."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: object,
+        option_string: str | None = None,
+    ) -> None:
+        before = getattr(namespace, self.dest)
+        setattr(namespace, self.dest, list(dict.fromkeys([*([] if before is self.default else before), values])))
+
+
+def check_formats(options: argparse.Namespace) -> None:
+    """Check that several formats are written to files, because standard output is one document."""
+    if len(options.format) > 1 and not options.output_dir:
+        must = "--format must be given once, or with --output-dir"
+        raise InputError(f"{must}; got {', '.join(options.format)}. Add --output-dir DIR.")
 
 
 def plain_name(utterance_id: str) -> str:
@@ -126,10 +153,11 @@ def arrange(
     """
     if not recordings:
         return recordings
-    form = FORMATS[options.format]
+    forms = [FORMATS[name] for name in options.format]
     if options.output_dir:
         make_output_dir(options.output_dir)
-        recordings = [replace(recording, stem=_fitting(recording.stem, form.suffix)) for recording in recordings]
+        longest = max((form.suffix for form in forms), key=len)
+        recordings = [replace(recording, stem=_fitting(recording.stem, longest)) for recording in recordings]
         _check_unlike(
             recordings,
             lambda recording: str(recording.stem),
@@ -138,17 +166,18 @@ def arrange(
         read = {os.path.realpath(path) for path in inputs}
         read |= {os.path.realpath(recording.utterance.audio_filepath) for recording in recordings}
         for recording in recordings:
-            path = _file_of(options.output_dir / recording.stem, form)
-            if os.path.realpath(path) in read:
-                must = "--output-dir must be a folder where no output replaces an input"
-                raise InputError(f"{must}; {recording.name} would be written to {path}. Give another folder.")
+            for path in (_file_of(options.output_dir / recording.stem, form) for form in forms):
+                if os.path.realpath(path) in read:
+                    must = "--output-dir must be a folder where no output replaces an input"
+                    raise InputError(f"{must}; {recording.name} would be written to {path}. Give another folder.")
         return recordings
+    [name], [form] = options.format, forms
     if form.single and len(recordings) > 1:
-        must = f"--format {options.format} needs --output-dir for several recordings, because each needs its own file"
+        must = f"--format {name} needs --output-dir for several recordings, because each needs its own file"
         raise InputError(f"{must}; got {len(recordings)} recordings.")
     if form.key is not None:
         key = form.key
-        _check_unlike(recordings, lambda recording: key(recording.name), f"have the same name in {options.format}")
+        _check_unlike(recordings, lambda recording: key(recording.name), f"have the same name in {name}")
         return sorted(recordings, key=lambda recording: key(recording.name))
     return recordings
 
@@ -176,13 +205,15 @@ def _check_unlike(recordings: Sequence[NamedRecording], key: Callable[[NamedReco
 
 
 def write(transcripts: Transcripts, options: argparse.Namespace) -> Transcripts:
-    """Write transcripts to files or to stdout; yield each transcript after it is written."""
-    form = FORMATS[options.format]
+    """Write transcripts to files, in each format, or to stdout; yield each transcript after it is written."""
+    forms = [FORMATS[name] for name in options.format]
     if options.output_dir:
         for recording, transcript in transcripts:
-            _write_file(options.output_dir / recording.stem, form, recording.name, transcript)
+            for form in forms:
+                _write_file(options.output_dir / recording.stem, form, recording.name, transcript)
             yield recording, transcript
         return
+    [form] = forms
     passed: list[tuple[NamedRecording, Transcript]] = []
 
     def named() -> Iterator[tuple[str, "Transcript"]]:
