@@ -1,5 +1,6 @@
 """Audio that is encoded or decoded in memory is complete, or the exception of a signal is raised; never both lost."""
 
+import math
 import random
 import signal
 import sys
@@ -71,9 +72,12 @@ JOBS: dict[str, Callable[[], np.ndarray]] = {
 
 
 def check_interrupted(job: Callable[[], np.ndarray], timer: Callable[[float], None]) -> None:
-    expected, begin = job(), time.perf_counter()
-    job()
-    seconds, draw, num_raised = time.perf_counter() - begin, random.Random(0), 0
+    expected, seconds = job(), math.inf
+    for _ in range(3):  # other work on the machine may delay one of them
+        begin = time.perf_counter()
+        job()
+        seconds = min(seconds, time.perf_counter() - begin)
+    draw, num_raised = random.Random(0), 0
     for _ in range(INTERRUPTS):
         try:
             timer(max(1e-6, draw.random() * seconds))
