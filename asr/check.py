@@ -19,12 +19,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if package != OURS.package:
         use([package], "PACKAGE")
     from asr.apps.check.package import examine
+    from asr.apps.check.settings import settings_to_remove
 
     home = next(home for home in homes() if home.package == package)
     results: Counter[bool] = Counter()
     for component, check, problem in examine(home):
         results[problem == ""] += 1
         print(printable(f"{component}: {check}: {problem or 'passes'}"), flush=True)
+    if home is not OURS and not results[False]:
+        for line in settings_to_remove(home):
+            print(printable(f"note: {line}"))
     print(f"{counted(results.total(), 'check')}, {results[False]} failed")
     return 1 if results[False] or not results else 0
 

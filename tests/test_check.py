@@ -9,6 +9,7 @@ import pytest
 
 from asr.base.settings import plugins
 from asr.check import main as check
+from asr.core.build import component
 from asr.errors import InputError
 from tests.refusals import mentions, refused
 
@@ -115,7 +116,8 @@ FAULTS = [
     ),
     ("head", HEAD.format(body="pass"), "name: mine\nscale: 2", "settings: ... scale"),
     ("head", HEAD.format(body="pass"), "name: [mine", "settings: ... conf/head/mine.yaml ... YAML"),
-    ("head", "class Other: pass", "name: mine", "settings: ... head/mine.py"),
+    ("head", "class Other: pass", "name: mine", "settings: ... head/mine.py ... class Mine ... Other"),
+    ("head", "scale = 2", "name: mine", "settings: ... head/mine.py ... class Mine ... no class"),
     ("head", "import nowhere_to_be_found", "name: mine", "settings: ... ModuleNotFoundError ... mine.py:1"),
     ("encoder", ENCODER.format(masked="", lengths="lengths + 1"), "name: mine\ndim: 8", "batch: ... alone"),
     (
@@ -162,6 +164,30 @@ def test_a_component_without_a_fault_passes(
     assert check(["lab"]) == 0, capsys.readouterr().out
     lines = capsys.readouterr().out.splitlines()
     assert all(line.startswith(f"{group}/mine: ") and line.endswith(": passes") for line in lines[:-1])
+
+
+def test_settings_of_encoders_that_a_part_lacks_are_named_by_the_check_and_by_the_training(
+    lab: Callable[..., None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    code = """
+        from torch import nn
+
+        class Mine(nn.Module):
+            def __init__(self, dim, norm, activation):
+                super().__init__()
+                self.linear = nn.Linear(dim, dim)
+
+            def forward(self, x, padding_mask):
+                return self.linear(x)
+        """
+    lab("encoder/convolution", code)
+    assert check(["lab"]) == 0
+    notes = [line for line in capsys.readouterr().out.splitlines() if line.startswith("note: ")]
+    assert any(
+        mentions(line, "kernel_size ... encoder=conformer_xs ... ~encoder.convolution.kernel_size") for line in notes
+    )
+    with refused(InputError, "encoder.convolution ... kernel_size", cure="~encoder.convolution.kernel_size"):
+        component("encoder/convolution", {"name": "mine", "kernel_size": 15})
 
 
 @pytest.mark.slow

@@ -9,7 +9,7 @@ import torch
 from asr.core.checkpoint.formats import FORMAT
 from asr.core.checkpoint.load import checkpoint_extra
 from asr.core.data.position import Position, Share, start_of_epoch
-from asr.core.run.resume import changes, find_resume
+from asr.core.run.resume import changes, check_allowed, find_resume
 from asr.errors import InputError
 from tests.conftest import resolved
 from tests.refusals import refused
@@ -37,6 +37,13 @@ def test_an_unknown_old_setting_is_ignored_but_an_argument_of_the_trainer_is_not
     old = today()
     assert changes(old | {"data": old["data"] | {"gone": 1}, "also_gone": 2}, today()) == {}
     assert changes(today("+trainer.limit_val_batches=3"), today()).keys() == {"trainer.limit_val_batches"}
+
+
+def test_many_changed_settings_are_counted_and_the_first_are_named(tmp_path: Path) -> None:
+    changed = changes(today(), today("encoder=transformer", "head=ctc", "seed=3"))
+    with refused(InputError, f"{tmp_path} ... seed: 0 -> 3 ... and {len(changed) - 3} more") as error:
+        check_allowed({"seed": changed["seed"], **changed}, tmp_path, [])
+    assert len(str(error.value)) < 400
 
 
 def test_removing_a_component_is_a_change() -> None:

@@ -334,7 +334,8 @@ def component(group: str, config: Config, where: str = "") -> partial[Any]:
         missing, unknown = sorted(required - settings.keys()), sorted(settings.keys() - required)
         wrong = [f"{kind}: {', '.join(keys)}" for kind, keys in (("missing", missing), ("unknown", unknown)) if keys]
         must = f"{where} ({config['name']}) must set exactly {', '.join(sorted(required)) or 'nothing'}"
-        raise InputError(f"{must}; {'; '.join(wrong)}.")
+        cure = f" Remove it from the config by ~{where}.{unknown[0]}." if unknown else ""
+        raise InputError(f"{must}; {'; '.join(wrong)}.{cure}")
     kinds = {key: f"{group}/{key}" for key, value in settings.items() if isinstance(value, Mapping)}
     kinds |= {
         key: f"{group}/{key}"
@@ -398,4 +399,7 @@ def find_class(group: str, name: object) -> Callable[..., Any]:
         if named_like_file and cls.__module__ == module.__name__:
             return cls
     file = module.__name__.replace(".", "/") + ".py"
-    raise InputError(f"{dotted}.name must be a component; {file} only defines parts of components.")
+    own = [name for name, cls in vars(module).items() if isinstance(cls, type) and cls.__module__ == module.__name__]
+    wanted = "".join(word.capitalize() for word in str(name).split("_"))
+    must = f"{dotted}.name must be a component; {file} must define class {wanted}"
+    raise InputError(f"{must}, in any case of its letters; it defines {', '.join(own) or 'no class'}.")

@@ -7,8 +7,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from asr.base.settings.conf import default_settings, names
+from asr.base.settings.conf import default_settings, names, own_settings
 from asr.base.settings.plugins import OURS, Home
+from asr.base.text.printable import listed
 from asr.core.build import component, rules
 from asr.errors import InputError
 
@@ -66,6 +67,22 @@ def settings_of(file: Component) -> dict[str, Any]:
         for key in [key for key, value in settings.items() if value == "???"]:
             settings[key] = next(values[key] for values in of_wholes if values.get(key, "???") != "???")
     return {"name": file.name, **settings} if file.group in SEVERAL else settings
+
+
+def settings_to_remove(home: Home) -> Iterator[str]:
+    """Yield a line for each setting that a part lacks, and that files of its whole, such as those of encoders, set."""
+    for file in components(home):
+        whole, _, part = file.group.partition("/")
+        if not part or "/" in part:
+            continue
+        setting: dict[str, list[str]] = {}
+        for name in names(whole):
+            for key, value in (own_settings(whole, name).get(part) or {}).items():
+                if not isinstance(value, Mapping):
+                    setting.setdefault(key, []).append(name)
+        for key in sorted(setting.keys() - default_settings(*file).keys()):
+            files = listed([f"{whole}={name}" for name in setting[key]])
+            yield f"{file} has no {key}, which {files} set; with one of these, add ~{whole}.{part}.{key}"
 
 
 def check_settings(file: Component, home: Home) -> None:

@@ -47,6 +47,11 @@ def default_settings(group: str, name: str) -> dict[str, Any]:
     return {**settings, **{key: part | settings.get(key, {}) for key, part in parts.items()}}
 
 
+def own_settings(group: str, name: str) -> dict[str, Any]:
+    """Read the settings that conf/<group>/<name>.yaml itself sets, without those of the files of its parts."""
+    return _read(group, name)[0]
+
+
 def _read(group: str, name: str) -> tuple[dict[str, Any], list[dict[str, str]]]:
     """Read conf/<group>/<name>.yaml; return its settings, and the entries of its defaults that choose a component."""
     import yaml

@@ -14,10 +14,11 @@ from asr.core.checkpoint.load import CHECKPOINT_KEY, read_checkpoint
 from asr.core.checkpoint.saved import newest_intact
 from asr.core.data.position import Position, start_of_epoch
 from asr.core.run.settings import sections_of
-from asr.errors import InputError
+from asr.errors import InputError, shown
 
 logger = logging.getLogger(__name__)
 
+MAX_NAMED = 3  # changed settings in a message
 RUN_KEY = "run"  # key under which a checkpoint contains the dict from `Run.at`
 # Settings that do not change results, except perhaps their rounding. For manifests, resume compares contents, not
 # paths.
@@ -180,7 +181,9 @@ def check_allowed(changed: Mapping[str, str], run_dir: Path, allow: Sequence[str
         could = [key for key in changed if _under(key, ALLOWED)]
         hint = f", or 'resume.allow=[{','.join(could)}]' to accept them" if len(could) == len(changed) else ""
         must = f"{run_dir} contains a run with other settings; give another run_dir, or the old settings{hint}"
-        raise InputError(f"{must}. Changed: {'; '.join(refused)}.")
+        named = "; ".join(refused[:MAX_NAMED])
+        more = f"; and {len(refused) - MAX_NAMED} more" if len(refused) > MAX_NAMED else ""
+        raise InputError(f"{must}. Changed: {named}{more}.")
     if changed:
         logger.warning("resumed with changed settings, as resume.allow permits: %s", "; ".join(changed.values()))
         logger.warning("from now on, results are no longer bit-identical to those of a run with the original settings")
@@ -193,7 +196,7 @@ def differences(old: Any, new: Any, key: str = "") -> dict[str, str]:
         dotted = {name: f"{key}.{name}" if key else str(name) for name in keys}
         parts = [differences(old.get(name), new.get(name), dotted[name]) for name in keys]
         return {key: change for part in parts for key, change in part.items()}
-    return {} if old == new else {key: f"{key}: {old!r} -> {new!r}"}
+    return {} if old == new else {key: f"{key}: {shown(old)} -> {shown(new)}"}
 
 
 def _under(key: str, groups: Sequence[str]) -> bool:
