@@ -20,7 +20,7 @@ pytest.importorskip("kenlm", reason="camel-kenlm is not installed")
 
 import kenlm
 
-from asr.base.language_model.kenlm import NOT_WORDS, NgramModel, vocabulary
+from asr.base.language_model.kenlm import BINARY_HEAD, NOT_WORDS, NgramModel, vocabulary
 from asr.components.decode.fusion.lexicon import read_lexicon
 from asr.errors import InputError
 from tests.conftest import ROOT
@@ -199,7 +199,7 @@ HEADS = {
     "an order twice": (lambda text: text.replace("ngram 2=", "ngram 1="), "line 3 ... ngram 2=12"),
     "seven orders": (
         lambda text: text.replace("\n\n", "\n" + "".join(f"ngram {n}=0\n" for n in (4, 5, 6, 7)) + "\n", 1),
-        "to 6 ... ngram 7=0",
+        "line 8 ... 7-grams ... 6 ... lmplz -o 6",
     ),
     "no count at all": (lambda text: re.sub(r"ngram \d=\d+\n", "", text), "header ... count"),
     "a vocabulary beyond memory": (lambda text: text.replace("1=11", "1=10000001"), "at most 10,000,000 1-grams"),
@@ -211,6 +211,10 @@ HEADS = {
         lambda text: re.sub(r"\n-[\d.]+\t<unk>", "\n-inf\t<unk>", text, count=1),
         "line 7 ... 1-gram",
     ),
+    "probability 0 of the end": (
+        lambda text: re.sub(r"\n\S+\t</s>", "\n-inf\t</s>", text, count=1),
+        "1-gram ... -99",
+    ),
     "probability 0 of a word": (
         lambda text: re.sub(r"\n\S+\tnew\t", "\n-inf\tnew\t", text),
         "line 10 ... 1-gram",
@@ -221,6 +225,12 @@ HEADS = {
     "a word of 1,001 bytes": (lambda text: text.replace("york", "y" * 1001, 1), "line 11 ... 1,000 bytes"),
     "a word of 5 MB": (lambda text: text.replace("york", "y" * 5_000_000, 1), "line 11 ... 1-gram"),
 }
+
+
+def test_a_binary_of_a_higher_order_than_kenlm_reads_is_refused_with_a_cure(tmp_path: Path) -> None:
+    path = tmp_path / "seven.bin"
+    path.write_bytes(BINARY_HEAD.ljust(88, b"\0") + b"\7" + bytes(100))
+    assert mentions(check_error(path), "order 7 ... lmplz -o 6")
 
 
 @pytest.mark.parametrize("damage", HEADS)

@@ -13,6 +13,7 @@ from asr.errors import InputError, shown
 ARPA_HEAD = b"\\data\\"
 UNKNOWN = "<unk>"
 MAX_ORDER = 6  # maximum order of this build of KenLM
+TOO_LONG = f"KenLM reads orders up to {MAX_ORDER}. Build the model with a lower order, such as lmplz -o {MAX_ORDER}"
 MAX_WORD_BYTES = 1000  # the longest words of real texts are URLs, which are far shorter
 MAX_VOCABULARY = 10_000_000  # words; a beam search stores all their prefixes in several GB of memory
 MAX_LINE_BYTES = (MAX_ORDER + 1) * MAX_WORD_BYTES  # room for the words of an n-gram and two numbers
@@ -143,6 +144,8 @@ def _counts(lines: _Lines) -> list[int]:
             break
         match = _COUNT.fullmatch(line)
         order = len(counts) + 1
+        if match and int(match[1]) == order > MAX_ORDER:
+            raise ValueError(f"line {lines.number} counts {order}-grams; {TOO_LONG}")
         if not match or int(match[1]) != order or order > MAX_ORDER:
             must = f"line {lines.number} must count n-grams, as in ngram {order}=12, in ascending order to {MAX_ORDER}"
             raise ValueError(f"{must}; it is {shown(line)}")
@@ -172,5 +175,5 @@ def _miscounted(lines: _Lines, order: int, count: int, number: int) -> ValueErro
     if number > count or not line.strip() or line.startswith(b"\\"):
         there = f"more than {count:,}" if number > count else f"{number:,}"
         return ValueError(f"its header counts {count:,} {order}-grams, and there are {there}")
-    form = f"log10 probability, words of at most {MAX_WORD_BYTES:,} bytes, back-off if any"
+    form = f"log10 probability, words of at most {MAX_WORD_BYTES:,} bytes, back-off if any; -99 instead of -inf"
     return ValueError(f"line {lines.number} must be a {order}-gram ({form}); it is {shown(line)}")

@@ -7,11 +7,11 @@ from collections.abc import Set
 from pathlib import Path
 from typing import Any
 
-from asr.base.language_model.arpa import HEAD_BYTES, UNKNOWN, is_arpa, read_words
+from asr.base.language_model.arpa import HEAD_BYTES, MAX_ORDER, TOO_LONG, UNKNOWN, is_arpa, read_words
 from asr.errors import InputError, how_to_install, one_line
 
 BINARY_HEAD = b"mmap lm http://kheafield.com/code"
-CONTENTS = struct.Struct("<100x?7xQ")  # a binary's header: whether the file contains the words; the number of 1-grams
+CONTENTS = struct.Struct("<88xB11x?7xQ")  # a binary's header: order, whether it contains the words, number of 1-grams
 NOT_WORDS = (UNKNOWN, "<s>", "</s>")
 LN_10 = math.log(10)
 SPACE = "\N{LOWER ONE EIGHTH BLOCK}"  # replaces the space in the entries of a model over tokens
@@ -92,7 +92,9 @@ def vocabulary(path: str | Path) -> list[str]:
 
 def _binary_words(content: mmap.mmap) -> list[str]:
     """List the null-terminated words at the end of a binary, beginning with <unk>; other words may end in "<unk>"."""
-    has_words, number = CONTENTS.unpack_from(content)
+    order, has_words, number = CONTENTS.unpack_from(content)
+    if order > MAX_ORDER:
+        raise ValueError(f"it has n-grams of order {order}; {TOO_LONG}")
     begin = len(content)
     while has_words and content[begin:].count(b"\0") < number:
         begin = content.rfind(b"<unk>\0", 0, begin)
