@@ -4,12 +4,14 @@ import argparse
 import json
 import math
 import os
+import platform
 import runpy
 import shlex
 import shutil
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -303,7 +305,10 @@ def plan_choices(
 
     `batch` is the size that is chosen if it fits.
     """
-    from asr.apps.doctor.durations import durations
+    import numpy as np
+    import torch
+
+    from asr.apps.doctor.durations import Durations, durations
     from asr.apps.doctor.forecast import fresh_model
     from asr.apps.doctor.longest_batch import find_batch_seconds
     from asr.apps.doctor.planned import planned
@@ -335,7 +340,14 @@ def plan_choices(
         return
     recognizer = start.recognizer(settings.components["decode"], device_of(settings))
     tests = [each for utterances in corpus.all_tests.values() for each in utterances]
-    measured = durations(settings, plan, model, recognizer, tests)
+    sizes = [(len(each), each.hours) for each in (plan.training_set.utterances, *corpus.all_tests.values())]
+    where = platform.node(), len(os.sched_getaffinity(0)), torch.__version__, date.today()
+    # A command that was refused because of --hours does not measure again on the same day.
+    numbers = cache.numbers(
+        repr(("durations", *overrides, *batch.overrides, *options.set, sizes, where)),
+        lambda: np.array(durations(settings, plan, model, recognizer, tests)),
+    )
+    measured = Durations(*map(float, numbers))
     validation = 3600 * corpus.valid.hours * measured.recognition
     # Before and after the training; at the end, the first test is repeated for its page.
     tests_seconds = measured.recognition * 3 * sum(each.duration for each in tests)
@@ -350,7 +362,7 @@ def conclude(output: Path, stored: dict[str, Any], plugins: list[str]) -> None:
 
     `plugins` are the options of further commands for the plugins of the model.
     """
-    from asr.core.evaluation.comparison import before_and_after, gain
+    from asr.core.evaluation.comparison import before_and_after
     from asr.core.evaluation.utterances import read_scored
     from asr.core.run.names import COMPARISON, REPORT
 
@@ -371,12 +383,36 @@ def conclude(output: Path, stored: dict[str, Any], plugins: list[str]) -> None:
     is_compared = (output / COMPARISON).is_file()
     comparisons = json.loads((output / COMPARISON).read_text(encoding="utf-8")) if is_compared else {}
     lines += ["", *(f"{name}: {before_and_after(comparison)}" for name, comparison in comparisons.items()), ""]
-    lines += [f"Pages: {output / REPORT} (the run), {page} (the test)", "Next:"]
-    for command in ("transcribe", "serve", "export"):
-        lines.append(f"  python -m asr.{command} {shlex.join([str(model), *plugins])}{NEXT[command]}")
-    verdict = gain(comparisons[TEST]) if TEST in comparisons else "Not compared with MODEL: see the warning in the log."
-    lines.append(verdict)
+    lines += [f"Pages: {output / REPORT} (the run), {page} (the test)", ""]
+    lines += recommendation(comparisons.get(TEST), stored["model"], str(model), plugins)
     print("\n".join(map(printable, lines)))
+
+
+def recommendation(comparison: Mapping[str, Any] | None, initial: str, new: str, plugins: Sequence[str]) -> list[str]:
+    """Return the verdict on the new model, and the next commands with the model that is to be used.
+
+    Args:
+        comparison: comparison of the initial with the new model; None: they were not compared.
+        initial: path or address of the initial model.
+        new: path of the new model.
+        plugins: options of the commands for the plugins of the model.
+    """
+    from asr.core.evaluation.comparison import gain, is_shown, num_utterances_to_show
+
+    lines, used = ["Not compared with MODEL: see the warning in the log."], new
+    if comparison is not None:
+        lines = [gain(comparison)]
+        if is_shown(comparison, "a"):
+            lines.append(f"Keep {initial}. More recordings may help; the new model remains in {new}.")
+            used = initial
+        elif not is_shown(comparison, "b"):
+            number = num_utterances_to_show(comparison)
+            cure = f"a test of about {number:,} utterances may show one" if number else "train on more recordings"
+            lines.append(f"No difference to {initial} can be shown: {cure}.")
+    lines.append(f"Next, with the {'initial' if used == initial else 'new'} model:")
+    for command in ("transcribe", "serve", "export"):
+        lines.append(f"  python -m asr.{command} {shlex.join([used, *plugins])}{NEXT[command]}")
+    return lines
 
 
 def _run(module: str, arguments: Sequence[str]) -> None:

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -15,7 +16,7 @@ from hypothesis import strategies as st
 
 from asr.compare import main
 from asr.core.cli.side_by_side import WIDTH, side_by_side
-from asr.core.evaluation.comparison import compare, verdict
+from asr.core.evaluation.comparison import compare, is_shown, num_utterances_to_show, verdict
 from asr.core.evaluation.utterances import Scored
 from asr.core.evaluation.word_errors import align_words
 from asr.errors import InputError
@@ -73,6 +74,19 @@ def test_correcting_every_20th_error_in_52000_words_is_significant(a: list[Score
     assert comparison["difference"]["p_value"] < 0.05
     assert comparison["difference"]["speaker_p_value"] < 0.05
     assert comparison["difference"]["interval"][1] < 0
+
+
+def test_most_tests_of_the_size_that_would_show_a_difference_show_it() -> None:
+    def drawn(count: int, seed: int) -> dict[str, Any]:
+        return compare(*(simulated(count, seed, error_rate=rate) for rate in (0.2, 0.15)))
+
+    number = num_utterances_to_show(drawn(1000, seed=1))
+    assert 20 < number < 1000
+    shown = [is_shown(drawn(number, seed), "b") for seed in range(10, 40)]
+    assert 0.6 < sum(shown) / len(shown) < 1
+    assert not any(is_shown(drawn(number, seed), "a") for seed in range(10, 40))
+    same = simulated(50, seed=0)
+    assert num_utterances_to_show(compare(same, same)) == 0
 
 
 def test_exchanging_models_in_random_utterances_is_not_significant(a: list[Scored], b: list[Scored]) -> None:

@@ -25,11 +25,13 @@ from asr.core.checkpoint.load import BUNDLE
 from asr.core.checkpoint.saved import CHECKPOINTS
 from asr.core.data.batch import Batch
 from asr.core.data.manifest import read_manifest
+from asr.core.evaluation.comparison import compare
 from asr.core.run.names import CONFIG
 from asr.core.training.hydra_command import compose_settings
 from asr.errors import InputError
 from tests.conftest import PATIENCE
 from tests.refusals import refused
+from tests.scoring import simulated
 from tests.tones import sentences, write_corpus
 
 STEPS = ["trainer.max_epochs=-1", "trainer.max_steps=12", "checkpoint.every_steps=1"]
@@ -106,7 +108,8 @@ def test_one_command_killed_and_repeated_makes_a_bundle_and_a_result_and_equals_
 
     comparison = json.loads((output / "comparison.json").read_text())
     assert comparison.keys() == {"test", "other"}
-    assert "hown to be" in printed.splitlines()[-1]
+    assert "hown to be" in printed
+    assert printed.splitlines()[-1].strip().startswith("python -m asr.export")
     cards = [(output / folder / "README.md").read_text() for folder in (BUNDLE, finetune.MERGED)]
     assert all("before" in card and "after" in card for card in cards)
     assert all((output / page).is_file() for page in ("report.html", "test.html"))
@@ -119,6 +122,24 @@ def test_one_command_killed_and_repeated_makes_a_bundle_and_a_result_and_equals_
     parts = [{each.id for each in read_manifest(output / f"data/{name}.jsonl")} for name in ("train", "test")]
     assert [len(part) for part in parts] == [48, 12]
     assert not parts[0] & parts[1]
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "count", "used", "said"),
+    [
+        (0.3, 0.1, 60, "new", "Shown to be better"),
+        (0.1, 0.3, 60, "initial", "Shown to be worse"),
+        (0.12, 0.1, 20, "new", "utterances may show one"),
+        (0.1, 0.1, 0, "new", "Not compared"),
+    ],
+)
+def test_the_next_commands_name_a_model_that_is_not_shown_to_be_worse(
+    before: float, after: float, count: int, used: str, said: str
+) -> None:
+    pair = (simulated(count, seed, error_rate=rate) for seed, rate in enumerate((before, after)))
+    lines = finetune.recommendation(compare(*pair) if count else None, "initial", "new", ["--plugin", "my part.py"])
+    assert lines[-1] == f"  python -m asr.export {used} --plugin 'my part.py' -o FOLDER"
+    assert said in " ".join(lines)
 
 
 def test_another_command_in_the_folder_is_refused(recordings: Path, fluent: Path, tmp_path: Path) -> None:
@@ -242,17 +263,20 @@ TRAIN_SECONDS = 600.0
 
 
 def plainly(hours: float, per_epoch: int) -> int:
-    """The largest number of steps in whole epochs, or in the first epoch, whose parts fit into 90 % of the time."""
+    """The usual number of steps, or the largest one in whole epochs, or in the first epoch, that fits into the time."""
 
     def fits(steps: int) -> bool:
         validations = 1 + steps // per_epoch
         return steps * 2.0 + validations * 10.0 + 60.0 <= 0.9 * 3600 * hours + 1e-6
 
+    usual = finetuning.num_steps(per_epoch, TRAIN_SECONDS)
+    if fits(usual):
+        return usual
     epochs = [steps for steps in range(per_epoch, 3000, per_epoch) if fits(steps)]
     return max(epochs or [steps for steps in range(per_epoch) if fits(steps)])
 
 
-@pytest.mark.parametrize(("hours", "per_epoch"), [(0.2, 50), (1, 50), (1, 333), (0.5, 900), (0.08, 100)])
+@pytest.mark.parametrize(("hours", "per_epoch"), [(0.2, 50), (0.1, 50), (1, 333), (5, 333), (0.5, 900), (0.08, 100)])
 def test_hours_become_a_number_of_steps(hours: float, per_epoch: int) -> None:
     chosen = overrides(finetuning.hours_choice(hours, SECONDS, per_epoch, TRAIN_SECONDS))
     assert f"trainer.max_steps={plainly(hours, per_epoch)}" in chosen
@@ -280,9 +304,22 @@ def test_the_steps_of_a_time_are_chosen_before_the_first_step(
     ]
 
 
-def test_many_times_the_usual_steps_are_remarked_on() -> None:
-    assert "79 times" in finetuning.hours_choice(4.18, SECONDS, 12, TRAIN_SECONDS).reason
-    assert "times" not in finetuning.hours_choice(0.1, SECONDS, 12, TRAIN_SECONDS).reason
+def test_a_refused_time_names_one_that_is_accepted_without_measuring_again(
+    recordings: Path, fluent: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = [str(fluent / "run"), str(recordings), "--output", str(tmp_path / "mine"), "--dry-run", "--hours"]
+    with refused(InputError, "--hours ... 0.0001") as error:
+        finetune.main([*given, "0.0001"])
+    least = str(error.value).split("at least ")[1].split(",")[0]
+    monkeypatch.setattr("asr.apps.doctor.durations.durations", None)
+    finetune.main([*given, least])
+
+
+def test_hours_are_a_limit_and_no_target() -> None:
+    chosen = finetuning.hours_choice(4, SECONDS, 12, TRAIN_SECONDS)
+    assert overrides(chosen) == overrides(finetuning.length_choice(12, TRAIN_SECONDS))
+    assert "left over" in chosen.reason
+    assert "left over" not in finetuning.hours_choice(0.08, SECONDS, 100, TRAIN_SECONDS).reason
 
 
 @pytest.mark.parametrize(

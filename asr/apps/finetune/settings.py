@@ -18,7 +18,6 @@ FULL_FROM_SECONDS = 30 * 60.0  # of training speech: recipes/finetune/README.md,
 NORMS = "*.convolution.norm.*"
 MIN_EPOCHS, MIN_STEPS = 5, 60
 LONG_SECONDS, MAX_EPOCHS = 3600.0, 6  # above an hour of training speech, MIN_STEPS counts only up to MAX_EPOCHS
-MANY = 4  # times the usual number of steps: a larger number is remarked on
 RESERVE = 0.1  # share of a run's time for what is not measured
 BATCH_SECONDS, MAX_BATCH_SECONDS = 20.0, 200.0
 # The WER of 30.84 % of 7,327 words of speechocean762 has an interval of 3.41 points (recipes/finetune/README.md): its
@@ -131,7 +130,10 @@ class RunSeconds(NamedTuple):
 
 
 def hours_choice(hours: float, seconds: RunSeconds, per_epoch: int, train_seconds: float) -> ChosenSettings:
-    """Choose the number of optimizer steps that fit into a time: whole epochs, or a part of the first one.
+    """Choose the number of optimizer steps: that of a run without a given time, or fewer if they do not fit into it.
+
+    A time is a limit, not a target: more steps make a model worse that has learnt the texts by heart. Fewer steps are
+    whole epochs, or a part of the first one.
 
     Args:
         hours: time of the run, with validations and tests.
@@ -145,15 +147,16 @@ def hours_choice(hours: float, seconds: RunSeconds, per_epoch: int, train_second
         needed = math.ceil(seconds.of(least, per_epoch) / 36) / 100
         must = f"--hours must be at least {needed:g}, for {counted(least, 'step')} and the tests on this machine"
         raise InputError(f"{must}; got {hours:g}.")
-    left = (1 - RESERVE) * budget - seconds.tests - seconds.validation
-    epochs = math.floor(left / (per_epoch * seconds.step + seconds.validation) + 1e-9)
-    steps = epochs * per_epoch if epochs else min(per_epoch - 1, math.floor(left / seconds.step + 1e-9))
+    steps = num_steps(per_epoch, train_seconds)
+    rest = budget - seconds.of(steps, per_epoch)
+    if rest < 0:
+        left = (1 - RESERVE) * budget - seconds.tests - seconds.validation
+        epochs = math.floor(left / (per_epoch * seconds.step + seconds.validation) + 1e-9)
+        steps = epochs * per_epoch if epochs else min(per_epoch - 1, math.floor(left / seconds.step + 1e-9))
     reason = f"{steps / per_epoch:.1f} epochs, a step takes {seconds.step:.2f} s here; about "
     reason += f"{duration(seconds.of(steps, per_epoch))} with validations, tests and a reserve of {RESERVE:.0%}"
-    usual = num_steps(per_epoch, train_seconds)
-    if steps > MANY * usual:
-        more = f"{steps / usual:.0f} times the {usual:,} steps that are chosen without --hours"
-        reason += f"; {more}: the model may learn the texts by heart"
+    if rest >= 60:
+        reason += f"; {duration(rest)} of --hours are left over, because with more steps a model learns texts by heart"
     return ChosenSettings(("trainer.max_epochs=-1", f"trainer.max_steps={steps}"), reason)
 
 
