@@ -8,7 +8,7 @@ import pytest
 
 from asr.apps.finetune.collect import Collected, collect
 from asr.apps.finetune.entry import MAX_OVERSHOOT, SourceOptions
-from asr.core.data.manifest import read_manifest
+from asr.core.data.manifest import known, read_manifest
 from asr.core.data.split import describe, split
 from asr.errors import InputError
 from tests.refusals import mentions, refused
@@ -83,13 +83,29 @@ def test_recordings_of_equal_names_in_two_folders_get_ids(tmp_path: Path) -> Non
     assert [each.id for each in result.utterances] == ["x/1.wav", "y/1.wav"]
 
 
-@pytest.mark.parametrize("name", ["N/A", "None", "nan", " - ", "Unknown", "NULL", "<NA>", "", None])
+@pytest.mark.parametrize("name", ["N/A", "None", "nan", " - ", "Unknown", "NULL", "<NA>", "[null]", "", None])
 @pytest.mark.parametrize("format", FORMATS)
 def test_a_placeholder_is_no_speaker(format: str, name: str | None, tmp_path: Path) -> None:
     rows = [{"audio": "a.wav", "speaker": "anna"}, {"audio": "b.wav", "speaker": name}]
     result = read(written(format, tmp_path, *rows))
     assert [each.speaker for each in result.utterances] == ["anna", None]
     assert "1 known speaker, 1 utterance of unknown" in result.description
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("unknown_speaker", "Speaker unknown", "spk-unk", "no speaker", "anonymous", "not specified", "n.a", "#NULL!"),
+        *("(none)", "\\N", "—", "---", "??", "_", "...", "[]", "''"),
+    ],
+)
+def test_placeholders_may_have_signs_and_the_word_speaker(name: str) -> None:
+    assert known(name) is None
+
+
+@pytest.mark.parametrize("name", ["A", "N", "no", "Nana", "speaker", "speaker_1", "spk_A", "0", "-1", "Nil Young", "他"])
+def test_other_short_names_are_speakers(name: str) -> None:
+    assert known(name) == name
 
 
 def test_a_placeholder_in_a_manifest_is_no_speaker_in_training_and_evaluation(tmp_path: Path) -> None:
@@ -100,8 +116,8 @@ def test_a_placeholder_in_a_manifest_is_no_speaker_in_training_and_evaluation(tm
 
 def test_parts_claim_other_speakers_only_if_all_speakers_are_known(tmp_path: Path) -> None:
     rows = [{"audio": f"{number}.wav", "text": f"text {number}", "speaker": f"s{number % 12}"} for number in range(60)]
-    known = split(read(written("table", tmp_path, *rows)).utterances, seed=0)
-    assert any("other speakers" in line for line in describe(known))
+    all_known = split(read(written("table", tmp_path, *rows)).utterances, seed=0)
+    assert any("other speakers" in line for line in describe(all_known))
     for row in rows[::2]:
         row["speaker"] = "N/A"
     half = split(read(written("table", tmp_path, *rows)).utterances, seed=0)

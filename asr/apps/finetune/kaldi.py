@@ -1,7 +1,7 @@
 """Kaldi data directories: wav.scp, text, and optionally segments, utt2spk and reco2file_and_channel.
 
 A wav.scp may contain commands ("flac -dc x.flac |") and positions in archives. Both are refused: the converter runs no
-programs and reads no archives.
+programs and reads no archives. Where utt2spk names an utterance as its own speaker, the speaker is unknown.
 """
 
 from collections.abc import Iterator
@@ -52,7 +52,9 @@ def read(source: Path, options: SourceOptions, report: SourceReport) -> Iterator
     used = {"audio": "wav.scp", "text": "text", "times": "segments" if has_segments else None}
     report.name_columns(used | {"speaker": "utt2spk" if speakers else None})
     root = options.root or source
-    for name, (where, text) in _table(source / "text", report, may_be_empty=True).items():
+    texts = _table(source / "text", report, may_be_empty=True)
+    report.dropped["segment (it has no text)"] = len(segments.keys() - texts.keys())
+    for name, (where, text) in texts.items():
         segment = segments.get(name) if has_segments else KaldiSegment(where, name)
         if segment is None:
             report.add(where, f"utterance {name!r} is not in segments")
@@ -62,7 +64,7 @@ def read(source: Path, options: SourceOptions, report: SourceReport) -> Iterator
             continue
         scp, value = recordings[segment.recording]
         if audio := _audio(value, root, scp, report):
-            speaker = speakers[name][1] if name in speakers else None
+            _, speaker = speakers.get(name, ("", None))
             channels = segment.channels
             if not channels and segment.recording in files:  # RECORDING FILE CHANNEL
                 channels = tuple(files[segment.recording][1].split()[1:])
@@ -71,7 +73,7 @@ def read(source: Path, options: SourceOptions, report: SourceReport) -> Iterator
                 audio,
                 text,
                 name,
-                speaker=speaker,
+                speaker=None if speaker == name else speaker,
                 offset=segment.start,
                 duration=segment.duration,
                 channels=channels,

@@ -6,6 +6,7 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from itertools import repeat
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,12 +21,12 @@ from asr.errors import InputError, shown
 
 REQUIRED_KEYS = ("audio_filepath", "duration", "text")
 HOTWORDS = "hotwords"  # the key, and the label, of the phrases that a search prefers in an utterance
-# Names, without case and spaces around them, that corpora give to what they do not know.
-UNKNOWN = {
-    *("", "-", "--", "?", ".", "n/a", "#n/a", "na", "<na>", "n.a.", "none", "null", "<null>", "nil", "nan", "nat"),
-    *("unknown", "<unknown>", "(unknown)", "[unknown]", "unk", "<unk>", "undefined", "not known", "(not known)"),
-    *("not available", "unspecified", "unidentified"),
-}
+# Letters and digits of the names that corpora give to what they do not know, with or without the word speaker.
+UNKNOWN = re.compile(
+    r"(?:speaker|spk)?(?:na|nan|nat|none|null|nil|unk|unknown|undefined|unspecified|unidentified|anon|anonymous|missing|"
+    r"not(?:known|available|applicable|specified|provided|given))(?:speaker|spk)?|nospeaker|nospk|"
+)
+NULL = r"\N"  # MySQL's null
 UTF_16_MARKS = ("\udcff\udcfe", "\udcfe\udcff")  # byte order marks, read as UTF-8 with surrogate escapes
 REPEATED_IDS = "If the key id does not name utterances, remove it: the path and the offset are then the id"
 MAX_SECONDS = 1e9  # 30 years; a larger value is an error
@@ -299,9 +300,11 @@ def _lines(phrases: list[Any], where: str) -> str:
     return "\n".join(" ".join(phrase.split()) for phrase in phrases)
 
 
+@lru_cache(maxsize=4096)
 def known(name: str) -> str | None:
-    """Return a name, such as a speaker's; None if it is one of UNKNOWN, which do not name anyone."""
-    return None if name.strip().casefold() in UNKNOWN else name
+    """Return a name, such as a speaker's; None if it is like UNKNOWN, in any case and with any signs, or has signs only."""
+    letters = re.sub(r"[\W_]+", "", name.casefold())
+    return None if name.strip() == NULL or UNKNOWN.fullmatch(letters) else name
 
 
 def check_unicode(text: str, where: str) -> None:
