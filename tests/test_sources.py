@@ -406,6 +406,19 @@ def test_a_start_that_is_no_number_of_seconds_is_named(start: Any, tmp_path: Pat
     assert mentions(problem(path), f"{path}:1")
 
 
+def test_a_kaldi_utterance_that_is_its_own_speaker_has_none_and_segments_without_text_are_counted(
+    tmp_path: Path,
+) -> None:
+    record(tmp_path, "a.wav")
+    files = {"wav.scp": "r a.wav", "text": "u one\nv two", "utt2spk": "u u\nv anna\nw w"}
+    files["segments"] = "u r 0 1\nv r 1 2\nw r 0 2"
+    for name, content in files.items():
+        (tmp_path / name).write_text(f"{content}\n")
+    result = collected(tmp_path)
+    assert [each.speaker for each in result.utterances] == [None, "anna"]
+    assert mentions(result.description, "1 segment (")
+
+
 def test_a_folder_of_common_voice_is_its_validated_table(tmp_path: Path) -> None:
     _, make = SOURCES["common_voice"]
     make(tmp_path)

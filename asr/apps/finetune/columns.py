@@ -6,7 +6,7 @@ the text would become that of the whole recording.
 
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,25 +21,34 @@ AUDIO_COLUMNS = (
     *("audio", "audio_filepath", "audio_path", "audio_file", "path", "file_path", "filepath"),
     *("file_name", "filename", "file", "wav", "wav_path", "wav_filename"),
 )
-CHANNEL_COLUMNS = (
-    *("channel_selector", "target_channel", "channel", "channels", "channel_id", "channel_index", "channel_number"),
-    *("audio_channel", "chan", "ch"),
+# Letters and digits of the name of a column of channels; others are the number of channels, such as num_channels.
+CHANNEL = re.compile(
+    r"(?:audio|target|speaker|source|recording)?channel(?:id|index|idx|no|num|number|nr|selector)?|channels|chan|ch"
 )
+CHANNEL_VALUE = re.compile(r"(?i:(?:c|ch|chan|channel)?[ _-]?\d+(?:\.0*)?|[ablr]|f[lr]|(?:left|right)(?: channel)?)")
 UNITS = {"": 1.0, "s": 1.0, "ms": 0.001}  # seconds of each unit that is read
 MILLISECONDS = ("ms", "msec", "msecs", "millis", "millisecond", "milliseconds")
 SECONDS = ("s", "sec", "secs", "second", "seconds", "ssmsec")  # the last is a unit of ELAN: seconds with a fraction
+OTHER_UNITS = r"samples?|frames?|index|idx|us|ns|cs|(?:h?hmmss|mmss)(?:ms)?|hms"
 # Letters and digits of the name of a column of times: what starts or ends, the start or end, and the unit.
 TIME = re.compile(
-    r"(?P<of>segment|seg|utterance|utt|audio|clip|speech|chunk|word|time|frame|sample|t)?"
-    r"(?:(?P<start>start|begin|beg|onset|from|tmin|xmin)|(?P<offset>offset)|(?P<end>end|stop|finish|until|to|tmax|xmax)|"
-    r"(?P<duration>duration|dur))"
-    r"(?:time|timestamp|position|pos|point|at)?(?:in)?"
-    rf"(?P<unit>{'|'.join((*SECONDS, *MILLISECONDS))}|samples?|frames?|index|idx|us|ns|(?:h?hmmss|mmss)(?:ms)?)?"
+    r"(?P<of>segment|seg|utterance|utt|sentence|turn|audio|wav|clip|speech|vad|chunk|word|time|offset|frame|sample|t)?"
+    r"(?:(?P<start>start|begin|beg|onset|from|tmin|xmin|t0)|(?P<offset>offset)|"
+    r"(?P<end>end|stop|finish|until|to|tmax|xmax|t1)|(?P<duration>duration|dur|length|len))"
+    r"(?:time|timestamp|position|pos|point|at|offset)?(?:in)?"
+    rf"(?P<unit>{'|'.join((*SECONDS, *MILLISECONDS))}|{OTHER_UNITS})?"
 )
-UNCLEAR = {"from", "to", "until"}  # may be times, or others
+UNCLEAR = {"from", "to", "until", "t0", "t1", "length", "len"}  # without a unit, they may be times, or others
+# Names of columns that have a start and an end in one value; their other values are dates, names or numbers.
+SPAN = re.compile(
+    r"(?:audio|speech|segment|seg|utterance|utt|clip)?(?:times?|timestamps?|span|interval|segment|region)"
+)
 # Values of a column whose name TIME matches; other values, such as dates and names, are no times.
 TIME_VALUE = re.compile(r"\d+(:\d+)*([.,]\d+)?([eE][+-]?\d+)?s?")
-CHANNEL_VALUE = re.compile(r"(?i:(?:ch|channel)?[ _-]?\d+|[ablr]|left|right)")
+SPAN_VALUE = re.compile(r"[\[({]?\s*\d[\d:]*[.:]\d+s?\s*(?:[,;-]|-->|\s)\s*\d[\d:]*[.:]\d+s?\s*[\])}]?|\[\d+, \d+\]")
+STARTS, ENDS = {"start", "begin", "beg", "onset"}, {"end", "stop", "finish"}  # words in names of pairs of columns
+# Words of pairs of columns that are not of times.
+NOT_OF_TIMES = {"char", "chars", "character", "characters", "text", "token", "tokens", "page", "line", "year", "date"}
 
 
 class TimeColumn(NamedTuple):
@@ -91,22 +100,22 @@ def columns_by_purpose(names: Iterable[str], options: SourceOptions, where: str)
         InputError: there is no column of texts.
     """
     names = list(names)
-    speaker, identity, channel = (
-        first_column(choice, names) for choice in (SPEAKER_COLUMNS, ID_COLUMNS, CHANNEL_COLUMNS)
-    )
+    speaker, identity = (first_column(choice, names) for choice in (SPEAKER_COLUMNS, ID_COLUMNS))
+    channel = next((name for name in names if CHANNEL.fullmatch(_letters(name))), None)
     return Columns(text_column(names, options, where), speaker, identity, channel, *_time_columns(names))
 
 
 def _time_columns(
-    names: Iterable[str],
+    names: Sequence[str],
 ) -> tuple[TimeColumn | None, TimeColumn | None, TimeColumn | None, tuple[str, ...]]:
     """Return the columns of starts, durations and ends, and those of times that are not read."""
     found: dict[str, list[TimeColumn]] = {"start": [], "offset": [], "end": [], "duration": []}
     has_onset = False
     for name in names:
-        if match := TIME.fullmatch(re.sub(r"[^a-z0-9]", "", name.casefold())):
+        if match := TIME.fullmatch(_letters(name)):
             unit = "s" if match["unit"] in SECONDS else "ms" if match["unit"] in MILLISECONDS else match["unit"] or ""
-            is_clear = match["of"] not in ("frame", "sample") and not {match["start"], match["end"]} & UNCLEAR
+            is_named = unit or not {match["start"], match["end"], match["duration"]} & UNCLEAR
+            is_clear = is_named and match["of"] not in ("frame", "sample")
             seconds = UNITS.get(unit) if is_clear else None
             kind = next(kind for kind in found if match[kind])
             found[kind].append(TimeColumn(name, seconds))
@@ -125,8 +134,28 @@ def _time_columns(
         unread.append(end)
     if start is not None and duration is None and end is None:
         unread += [*found["duration"], *offsets]
+    others = () if start else (*_pairs(names), *(name for name in names if SPAN.fullmatch(_letters(name))))
     times = (None, None, None) if start is None else (start, duration, end)
-    return *times, tuple(column.name for column in unread)
+    return *times, (*(column.name for column in unread), *others)
+
+
+def _pairs(names: Iterable[str]) -> Iterator[str]:
+    """Yield columns that TIME excludes and whose names differ in start and end alone, such as x_start and x_end."""
+    ends: dict[tuple[str | None, ...], dict[bool, str]] = {}  # the columns by their other words, and by start or end
+    for name in names:
+        words = re.findall(r"[a-z0-9]+", re.sub(r"(?<=[a-z])(?=[A-Z])", " ", name).casefold())
+        kinds = {*words} & (STARTS | ENDS)
+        if len(kinds) == 1 and not {*words} & NOT_OF_TIMES and not TIME.fullmatch(_letters(name)):
+            others = tuple(None if word in kinds else word for word in words)
+            ends.setdefault(others, {})[kinds <= STARTS] = name
+    for pair in ends.values():
+        if len(pair) == 2:
+            yield from pair.values()
+
+
+def _letters(name: str) -> str:
+    """Return the letters and digits of a column's name."""
+    return re.sub(r"[^a-z0-9]", "", name.casefold())
 
 
 def row_entry(
@@ -167,7 +196,7 @@ def row_entry(
         speaker=value_of(row, columns.speaker),
         offset=start,
         duration=duration,
-        channels=channels_of(None if columns.channel is None else row.get(columns.channel)),
+        channels=channels_of(row),
     )
 
 
@@ -179,7 +208,8 @@ def check_times(row: Mapping[str, Any], columns: Iterable[str], where: str) -> N
     """
     for column in columns:
         value = row.get(column)
-        if not isinstance(value, bool) and TIME_VALUE.fullmatch(str("" if value is None else value).strip()):
+        times = SPAN_VALUE if SPAN.fullmatch(_letters(column)) else TIME_VALUE
+        if not isinstance(value, bool) and times.fullmatch(str("" if value is None else value).strip()):
             must = f"{where}: a segment of a recording must be a start with an end or a duration, in seconds"
             cure = "Convert or rename the columns; remove them if each text is that of a whole file"
             raise InputError(f"{must}; got {column} {shown(value)}. {cure}.")
@@ -187,14 +217,18 @@ def check_times(row: Mapping[str, Any], columns: Iterable[str], where: str) -> N
 
 def unread_times(names: Iterable[str]) -> tuple[str, ...]:
     """Return those of the columns, which are not read, that may say which part of a recording a text belongs to."""
-    start, _, end, unread = _time_columns(names)
+    start, _, end, unread = _time_columns(list(names))
     return (*unread, *(column.name for column in (start, end) if column is not None))
 
 
-def channels_of(value: Any) -> tuple[Any, ...]:
-    """Return the channels that a value names; () for others, such as NeMo's "average" or the name of a station."""
-    values = value if isinstance(value, (list, tuple)) else () if value is None else (value,)
-    return tuple(value for value in values if CHANNEL_VALUE.fullmatch(str(value).strip()))
+def channels_of(row: Mapping[str, Any]) -> tuple[Any, ...]:
+    """Return the channels that a row names; () if it names none: "average", or the station that sent a recording."""
+    for column in filter(lambda column: CHANNEL.fullmatch(_letters(column)), row):
+        value = row[column]
+        values = value if isinstance(value, (list, tuple)) else re.split(r"[,;]", str(value).strip("[]() "))
+        if channels := tuple(value for value in values if CHANNEL_VALUE.fullmatch(str(value).strip())):
+            return channels
+    return ()
 
 
 def first_column(names: Iterable[str], columns: Iterable[str]) -> str | None:

@@ -6,7 +6,7 @@ Of a folder, validated.tsv is read, which has the speech of train.tsv, dev.tsv a
 from collections.abc import Iterator
 from pathlib import Path
 
-from asr.apps.finetune.columns import check_times, unread_times
+from asr.apps.finetune.columns import channels_of, check_times, unread_times
 from asr.apps.finetune.entry import SourceEntry, SourceOptions, SourceReport, below
 from asr.apps.finetune.rows import columns_of
 from asr.core.data.manifest import named_lines
@@ -41,7 +41,8 @@ def read(source: Path, options: SourceOptions, report: SourceReport) -> Iterator
         name = row["path"] if Path(row["path"]).suffix else f"{row['path']}.mp3"  # no suffix in the first releases
         if audio := below(clips, name, where, report):
             check_times(row, times, where)
-            yield SourceEntry(where, audio, row["sentence"], audio.stem, speaker=row["client_id"])
+            channels = channels_of(row)
+            yield SourceEntry(where, audio, row["sentence"], audio.stem, speaker=row["client_id"], channels=channels)
 
 
 def _table(source: Path) -> Path:

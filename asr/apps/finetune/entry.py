@@ -205,7 +205,8 @@ def _complete(entry: SourceEntry, info_of: Callable[[Path], AudioInfo]) -> Utter
         end = seconds if entry.duration is None else start + entry.duration
         if start >= seconds or end > seconds + MAX_OVERSHOOT:
             span = f"from {start:g} to {end:g} s"
-            return f"{entry.where}: the utterance must end within {entry.audio}; it is {span} of {seconds:g} s"
+            must = f"{entry.where}: the utterance must end within {entry.audio}; it is {span} of {seconds:g} s"
+            return f"{must}. If the file is this part alone, remove the times"
         if entry.duration is None or end > seconds + END_TOLERANCE_SECONDS:
             line["duration"] = seconds - start
         return parse_utterance(line, entry.where, Path())

@@ -4,14 +4,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from asr.apps.finetune.columns import (
-    CHANNEL_COLUMNS,
-    channels_of,
-    check_times,
-    first_column,
-    unread_times,
-    value_of,
-)
+from asr.apps.finetune.columns import channels_of, check_times, unread_times, value_of
 from asr.apps.finetune.entry import SourceEntry, SourceOptions, SourceReport, located
 from asr.apps.finetune.rows import first_object, json_objects
 from asr.core.data.manifest import parse_utterance
@@ -42,7 +35,6 @@ def read(source: Path, options: SourceOptions, report: SourceReport) -> Iterator
             continue
         report.name_columns({purpose: key for purpose, key in PURPOSES.items() if key in row}, row)
         if audio := located(root, row["audio_filepath"], where, report):
-            channel = first_column(CHANNEL_COLUMNS, (key for key, value in row.items() if value is not None))
             yield SourceEntry(
                 where,
                 audio,
@@ -52,5 +44,5 @@ def read(source: Path, options: SourceOptions, report: SourceReport) -> Iterator
                 speaker=utterance.speaker,
                 offset=utterance.offset,
                 duration=utterance.duration,
-                channels=channels_of(None if channel is None else row[channel]),
+                channels=channels_of(row),
             )

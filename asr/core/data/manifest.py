@@ -302,7 +302,7 @@ def _lines(phrases: list[Any], where: str) -> str:
 
 @lru_cache(maxsize=4096)
 def known(name: str) -> str | None:
-    """Return a name, such as a speaker's; None if it is like UNKNOWN, in any case and with any signs, or has signs only."""
+    """Return a name, such as a speaker's; None for UNKNOWN in any case and with any signs, and for signs alone."""
     letters = re.sub(r"[\W_]+", "", name.casefold())
     return None if name.strip() == NULL or UNKNOWN.fullmatch(letters) else name
 
