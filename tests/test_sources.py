@@ -323,6 +323,11 @@ def test_a_bad_line_of_librispeech_is_named(line: str, named: str, tmp_path: Pat
         (["a|one and two|anna", "b|three four|anna"], [("one and two", "anna"), ("three four", "anna")]),
         (["a|0|one and two", "b|0|three four"], [("one and two", "0"), ("three four", "0")]),
         (["a|12|twelve", "b|Dr. 5|doctor five"], [("twelve", None), ("doctor five", None)]),
+        (["a|hello|0", "b|world|1"], [("hello", "0"), ("world", "1")]),
+        (["a|one|anna", "b|two|anna"], [("one", "anna"), ("two", "anna")]),
+        (["a|Mr.|mister", "b|Dr.|doctor"], [("mister", None), ("doctor", None)]),
+        (["a|5|five", "b|6|six"], [("five", None), ("six", None)]),
+        (["a|one two|", "b|Dr. No|doctor no"], [("one two", None), ("doctor no", None)]),
         (["a|7 12|seven twelve", "b|5 of 20|five of twenty"], [("seven twelve", None), ("five of twenty", None)]),
     ],
 )
@@ -334,6 +339,14 @@ def test_lists_like_ljspeech_may_have_suffixes_folders_and_speakers(
     result = collected(tmp_path)
     assert [(each.text, each.speaker) for each in result.utterances] == expected
     assert [Path(each.audio_filepath).name for each in result.utterances] == ["a.wav", "b.wav"][: len(lines)]
+
+
+def test_a_column_like_ljspeechs_that_is_not_read_is_named_and_suffixes_have_any_case(tmp_path: Path) -> None:
+    record(tmp_path / "wavs", "a.WAV", "b.wav")
+    (tmp_path / "metadata.csv").write_text("a|anna|one two\nb|bert|three four")
+    result = collected(tmp_path)
+    assert Path(result.utterances[0].audio_filepath).name == "a.WAV"
+    assert mentions(result.description, "ignored ... column 2")
 
 
 @pytest.mark.parametrize("format", ["ljspeech", "table", "audio_folder", "librispeech", "common_voice"])
@@ -361,6 +374,52 @@ def test_a_url_of_a_file_on_this_machine_is_its_path(tmp_path: Path) -> None:
 def test_a_table_that_names_files_on_the_server_of_label_studio_is_refused_with_a_cure(tmp_path: Path) -> None:
     path = table(tmp_path, "audio,transcription\n/data/upload/3/a.wav,one\n")
     assert mentions(problem(path), f"{path}:2 ... format JSON")
+    path = table(tmp_path, "audio,transcription\nhttp://localhost:8080/data/upload/3/a.wav,one\n")
+    assert mentions(problem(path), f"{path}:2 ... format JSON")
+
+
+def test_a_csv_export_of_label_studio_is_refused_with_a_cure_though_its_audio_is_there(tmp_path: Path) -> None:
+    places = '"[{""start"":0,""end"":1}]"'
+    columns = "annotation_id,annotator,audio,id,label,transcription"
+    path = table(tmp_path, f'{columns}\n1,1,a.wav,1,{places},"[""one"",""two""]"\n')
+    with refused(InputError, f"{path} ... CSV", cure="JSON"):
+        collected(path)
+
+
+def test_the_audio_of_a_row_may_be_an_object_with_its_path_and_times(tmp_path: Path) -> None:
+    record(tmp_path, "a.wav")
+    rows = [{"audio": {"path": "a.wav", "bytes": None}, "sentence": "all"}]
+    rows += [{"audio": {"path": "a.wav", "start_time": 0.5, "end_time": 1.5}, "sentence": "part", "duration": 1.0}]
+    (tmp_path / "x.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    assert spans(collected(tmp_path / "x.jsonl").utterances) == [(None, SECONDS, "all"), (0.5, 1.0, "part")]
+
+
+@pytest.mark.parametrize("columns", [{"path": "a.wav"}, {"file_name": "a.wav"}])
+def test_parquet_that_names_files_is_refused_with_a_cure(columns: dict[str, str], tmp_path: Path) -> None:
+    import pyarrow
+    import pyarrow.parquet
+
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist([columns | {"text": "one"}]), tmp_path / "x.parquet")
+    with refused(InputError, f"{tmp_path} ... column audio ... {next(iter(columns))}", cure="CSV"):
+        collected(tmp_path)
+
+
+def test_metadata_of_an_audio_folder_below_a_folder_is_no_parquet_with_audio(tmp_path: Path) -> None:
+    import pyarrow
+    import pyarrow.parquet
+
+    (tmp_path / "train").mkdir()
+    rows = pyarrow.Table.from_pylist([{"file_name": "a.wav", "text": "one"}])
+    pyarrow.parquet.write_table(rows, tmp_path / "train" / "metadata.parquet")
+    with refused(InputError, f"{tmp_path} ... 1 folder"):
+        collected(tmp_path)
+
+
+@pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be"])
+def test_utf_16_without_a_mark_is_refused_with_its_cure(encoding: str, tmp_path: Path) -> None:
+    (tmp_path / "x.csv").write_text("audio,text\na.wav,one\n", encoding=encoding)
+    with refused(InputError, "UTF-16", cure="UTF-8"):
+        collected(tmp_path / "x.csv", "table")
 
 
 @pytest.mark.parametrize("name", ["x.tsv", "x.jsonl", "x.txt"])
@@ -537,6 +596,7 @@ def test_annotations_without_a_time_are_a_conflict_even_if_the_newest_decides(tm
         ("/label-studio/data/upload/7/a%20b.wav", "7/a b.wav"),
         ("/data/local-files/?d=talks/a%20b.wav", "talks/a b.wav"),
         ("talks/x.wav", "talks/x.wav"),
+        ("0a1b2c3d-x.wav", "x.wav"),
         ("/data/upload/7/0a1b2c3d-x.wav", "x.wav"),  # as the upload was named
         ("http://localhost:8080/data/upload/7/1a2b-x.wav", "7/1a2b-x.wav"),
         ("https://label.example.org/studio/data/upload/7/0a1b2c3d-x.wav", "x.wav"),
@@ -561,6 +621,7 @@ def test_audio_is_found_below_the_root_or_beside_the_export(audio: str, file: st
         ("/data/local-files/?x=a.wav", "KeyError"),
         ("http://localhost/data/upload/../../etc/passwd", "../../etc/passwd"),
         ("/tasks/7/presign/?fileuri=czM6Ly9idWNrZXQvYS53YXY=", "s3://bucket/a.wav"),
+        ("http://localhost:8080/tasks/7/resolve/?fileuri=czM6Ly9idWNrZXQvYS53YXY=", "'s3://bucket/a.wav'"),
         (f"/data/upload/1/{'x' * 300}.wav", "xxx.wav"),
         ("/data/upload/1/nowhere.wav", "nowhere.wav"),
     ],
@@ -591,6 +652,12 @@ def test_results_need_neither_value_nor_id(tmp_path: Path) -> None:
             each["value"].update({} if len(results) == 1 else {"start": 0.0, "end": 1.0})
         [first, *_] = collected(export(tmp_path, annotation(*nameless))).utterances
         assert spans([first]) == ([(None, SECONDS, "all")] if len(results) == 1 else [(0.0, 1.0, "one")])
+
+
+def test_a_text_belongs_to_the_region_that_is_its_parent(tmp_path: Path) -> None:
+    text = text_of("one", "t") | {"parentID": "p"}
+    path = export(tmp_path, annotation(region_of("p", 0.0, 1.0), text, text_of([], "q")))
+    assert spans(collected(path).utterances)[0] == (0.0, 1.0, "one")
 
 
 def test_texts_of_several_channels_are_refused_only_if_regions_name_several(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ the text would become that of the whole recording.
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -101,7 +102,7 @@ def columns_by_purpose(names: Iterable[str], options: SourceOptions, where: str)
     """
     names = list(names)
     speaker, identity = (first_column(choice, names) for choice in (SPEAKER_COLUMNS, ID_COLUMNS))
-    channel = next((name for name in names if CHANNEL.fullmatch(_letters(name))), None)
+    channel = next(channel_columns(names), None)
     return Columns(text_column(names, options, where), speaker, identity, channel, *_time_columns(names))
 
 
@@ -153,6 +154,7 @@ def _pairs(names: Iterable[str]) -> Iterator[str]:
             yield from pair.values()
 
 
+@lru_cache(maxsize=1024)
 def _letters(name: str) -> str:
     """Return the letters and digits of a column's name."""
     return re.sub(r"[^a-z0-9]", "", name.casefold())
@@ -221,9 +223,14 @@ def unread_times(names: Iterable[str]) -> tuple[str, ...]:
     return (*unread, *(column.name for column in (start, end) if column is not None))
 
 
+def channel_columns(names: Iterable[str]) -> Iterator[str]:
+    """Yield the columns of channels."""
+    return (name for name in names if CHANNEL.fullmatch(_letters(name)))
+
+
 def channels_of(row: Mapping[str, Any]) -> tuple[Any, ...]:
     """Return the channels that a row names; () if it names none: "average", or the station that sent a recording."""
-    for column in filter(lambda column: CHANNEL.fullmatch(_letters(column)), row):
+    for column in channel_columns(row):
         value = row[column]
         values = value if isinstance(value, (list, tuple)) else re.split(r"[,;]", str(value).strip("[]() "))
         if channels := tuple(value for value in values if CHANNEL_VALUE.fullmatch(str(value).strip())):

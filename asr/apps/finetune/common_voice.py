@@ -6,7 +6,7 @@ Of a folder, validated.tsv is read, which has the speech of train.tsv, dev.tsv a
 from collections.abc import Iterator
 from pathlib import Path
 
-from asr.apps.finetune.columns import channels_of, check_times, unread_times
+from asr.apps.finetune.columns import channel_columns, channels_of, check_times, unread_times
 from asr.apps.finetune.entry import SourceEntry, SourceOptions, SourceReport, below
 from asr.apps.finetune.rows import columns_of
 from asr.core.data.manifest import named_lines
@@ -30,7 +30,10 @@ def read(source: Path, options: SourceOptions, report: SourceReport) -> Iterator
     columns = head.rstrip("\r\n").split("\t")
     if missing := [name for name in NEEDED if name not in columns]:
         raise InputError(f"{where}: the first line must name the columns {', '.join(NEEDED)}; missing {missing[0]}.")
-    report.name_columns({"audio": "path", "text": "sentence", "speaker": "client_id"}, columns)
+    report.name_columns(
+        {"audio": "path", "text": "sentence", "speaker": "client_id", "channel": next(channel_columns(columns), None)},
+        columns,
+    )
     times = unread_times(columns)
     for where, line in lines:
         values = line.rstrip("\r\n").split("\t")

@@ -244,8 +244,8 @@ def located(root: Path, name: str, where: str, report: SourceReport) -> Path | N
 def audio_beside(base: Path, preferred: str) -> Path:
     """Return the audio file of the name `base`, with or without a suffix; with the preferred one if there is none."""
     first = base.with_name(base.name + preferred)
-    paths = (first, *(base.with_name(base.name + suffix) for suffix in AUDIO_SUFFIXES), base)
+    suffixes = (*AUDIO_SUFFIXES, *map(str.upper, AUDIO_SUFFIXES))
+    paths = (first, *(base.with_name(base.name + suffix) for suffix in suffixes), base)
     missing = base if base.suffix.lower() in AUDIO_SUFFIXES else first
-    return next(
-        (path for path in paths if os.path.isfile(path)), missing
-    )  # Path.is_file refuses names that are too long
+    # Path.is_file refuses names that are too long.
+    return next((path for path in paths if os.path.isfile(path)), missing)

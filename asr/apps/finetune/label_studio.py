@@ -5,11 +5,12 @@
     task        id, data (`audio`, or another name of AUDIO_COLUMNS), annotations, predictions (only counted)
     annotation  completed_by (a number, or a mapping with id and email), was_cancelled, ground_truth, updated_at,
                 created_at, result
-    result      id (that of its region), type, from_name, value: text of `textarea` (a string, or a list that is joined
-                with spaces), start, end (seconds) and channel, which any result of a region may have
+    result      id (that of its region), parentID, type, from_name, value: text of `textarea` (a string, or a list that
+                is joined with spaces), start, end (seconds) and channel, which any result of a region may have
 
-A result of type `textarea` is a transcript: of a region if a result with its id has start and end, otherwise of the
-whole file. A result needs neither id nor value: scripts that import annotations leave ids out, relations have no value.
+A result of type `textarea` is a transcript: of a region if a result with its id, or with that of its parent, has start
+and end, otherwise of the whole file. A result needs neither id nor value: scripts that import annotations leave ids
+out, relations have no value.
 Other results and regions without a text are counted; all other keys are not read (`meta.text` neither).
 
 Cancelled annotations, annotations without a text, and predictions are dropped and counted. If an annotation is a ground
@@ -32,7 +33,7 @@ from asr.apps.finetune.rows import first_object, is_json_list, json_list
 from asr.base.storage.location import HTTP
 from asr.errors import InputError, shown
 
-UPLOADED, LOCAL, PRESIGNED = "/data/upload/", "/data/local-files/", "/presign/"
+UPLOADED, LOCAL = "/data/upload/", "/data/local-files"
 KEYS = {"data", "annotations", "annotator", "annotation_id"}  # of a task, or of an object of JSON-MIN
 UPLOAD = re.compile(r"[0-9a-f]{8}-")  # begins the names that Label Studio gives to uploads
 EXPORT = "Export from Label Studio with the format JSON"
@@ -216,9 +217,9 @@ def _regions(results: Sequence[Mapping[str, Any]], field: str | None) -> list[St
     texts: dict[str | None, list[str]] = {region: [] for region in places}
     for result in results:
         if _is_text(result) and result.get("from_name") == field:
-            text = result["value"]["text"]
-            region = _region_id(result)
-            texts.setdefault(region if region in places else None, []).extend([text] if isinstance(text, str) else text)
+            text = result["value"]["text"] or []
+            region = next((id for id in (_region_id(result), result.get("parentID")) if id in places), None)
+            texts.setdefault(region, []).extend([text] if isinstance(text, str) else text)
     if any(texts.get(None, ())) and any(texts[region] for region in places):
         raise ValueError("texts must be of the whole file or of regions; this annotation has both")
     regions = []
@@ -260,7 +261,7 @@ def _audio(value: str, root: Path, where: str, report: SourceReport) -> Path | N
     url = urlsplit(value)
     if url.scheme not in ("", *HTTP):
         return located(root, value, where, report)
-    if PRESIGNED in url.path and "fileuri" in parse_qs(url.query):
+    if "fileuri" in parse_qs(url.query):  # /tasks/7/presign/?fileuri=, or resolve
         stored = b64decode(parse_qs(url.query)["fileuri"][0] + "==", validate=False).decode("utf-8", "replace")
         must = f"audio must be a file; got a link of Label Studio to {shown(stored)}"
         report.add(where, f"{must}. Fetch the file, and name the copy")
@@ -272,7 +273,9 @@ def _audio(value: str, root: Path, where: str, report: SourceReport) -> Path | N
         file = Path(name).name
         names = [name, file, UPLOAD.sub("", file, count=1)]
     else:
-        return located(root, value, where, report)
+        path = located(root, value, where, report)
+        original = path and path.with_name(UPLOAD.sub("", path.name, count=1))
+        return original if original and not os.path.isfile(path or "") and os.path.isfile(original) else path
     paths = [below(root, name, where, report) for name in names[:1]]
     if None in paths:
         return None

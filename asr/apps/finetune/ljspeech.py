@@ -1,7 +1,8 @@
 """LJSpeech and corpora with the same layout: metadata.csv with ID|text|normalised text, and the folder wavs.
 
 An id may be the name of the audio with its suffix or its folder, as in the lists of VITS. One of three columns may name
-the speaker instead: it has fewer words than the text and shares none with it, which a normalised text does not.
+the speaker instead: it shares no word with the text, and has fewer words, is a number, or repeats more often than the
+texts. A normalised text is none of these.
 """
 
 import os
@@ -35,10 +36,11 @@ def read(source: Path, options: SourceOptions, report: SourceReport) -> Iterator
             rows.append((where, columns))
         else:
             report.add(where, f"must be ID|TEXT or ID|TEXT|NORMALISED; got {len(columns)} columns")
-    speaker = _speaker_column([columns for _, columns in rows if len(columns) == 3])
+    speaker = _speaker_column([columns for _, columns in rows if len(columns) == 3 and columns[2]])
     text = 1 if speaker == 2 else -1
     used = {"text": "column 2" if text == 1 else "last column"}
-    report.name_columns(used | {"speaker": None if speaker is None else f"column {speaker + 1}"})
+    used |= {} if speaker is None else {"speaker": f"column {speaker + 1}"}
+    report.name_columns(used, ["column 2"] if speaker is None and any(len(columns) == 3 for _, columns in rows) else ())
     for where, columns in rows:
         name = columns[0]
         base = below(wavs, name, where, report)
@@ -51,17 +53,19 @@ def read(source: Path, options: SourceOptions, report: SourceReport) -> Iterator
 
 def _speaker_column(rows: Sequence[Sequence[str]]) -> int | None:
     """Return the number, from 0, of the column that names speakers in most rows; None if there is no such column."""
-    if sum(_names_no_text(row[2], row[1]) for row in rows) > len(rows) / 2:
+    texts, last = ({row[column] for row in rows} for column in (1, 2))
+    if sum(_names_no_text(row[2], row[1], may_be_as_long=2 * len(last) <= len(texts)) for row in rows) > len(rows) / 2:
         return 2
     # A text of digits also has fewer words than its normalised text; speakers repeat.
-    repeats = 2 * len({row[1] for row in rows}) <= len(rows)
+    repeats = 2 * len(texts) <= len(rows)
     return 1 if repeats and sum(_names_no_text(row[1], row[2]) for row in rows) > len(rows) / 2 else None
 
 
-def _names_no_text(value: str, text: str) -> bool:
-    """Return whether a value has fewer words than a text, and none of them."""
+def _names_no_text(value: str, text: str, may_be_as_long: bool = False) -> bool:
+    """Return whether a value has no word of a text, and fewer words, or is a number that the text has not."""
     words, of_text = (re.findall(r"\w+", each.casefold()) for each in (value, text))
-    return len(words) < len(of_text) and not {*words} & {*of_text}
+    is_number = value.isdecimal() and not any(map(str.isdecimal, text))
+    return (is_number or len(words) < len(of_text) + may_be_as_long) and not {*words} & {*of_text}
 
 
 def _table(source: Path) -> Path:

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from asr.apps.finetune.columns import channels_of, check_times, unread_times, value_of
+from asr.apps.finetune.columns import channel_columns, channels_of, check_times, unread_times, value_of
 from asr.apps.finetune.entry import SourceEntry, SourceOptions, SourceReport, located
 from asr.apps.finetune.rows import first_object, json_objects
 from asr.core.data.manifest import parse_utterance
@@ -33,7 +33,8 @@ def read(source: Path, options: SourceOptions, report: SourceReport) -> Iterator
         except InputError as error:
             report.problems.append(str(error))
             continue
-        report.name_columns({purpose: key for purpose, key in PURPOSES.items() if key in row}, row)
+        columns = {purpose: key for purpose, key in PURPOSES.items() if key in row}
+        report.name_columns(columns | {"channel": next(channel_columns(row), None)}, row)
         if audio := located(root, row["audio_filepath"], where, report):
             yield SourceEntry(
                 where,

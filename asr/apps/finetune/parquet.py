@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from asr.apps.finetune import audio_folder
 from asr.apps.finetune.columns import Columns, columns_by_purpose, row_entry
 from asr.apps.finetune.entry import SourceEntry, SourceOptions, SourceReport
+from asr.apps.finetune.rows import parquet_columns
 from asr.base.audio.load import audio_info
 from asr.base.audio.media import media_kind
 from asr.base.system.files import write_whole
@@ -24,6 +25,7 @@ SPARE_BYTES = 64 << 20  # allowed in addition to MAX_RATIO, because small files 
 CUT_TOLERANCE_SECONDS = 0.1  # difference of the length of a file and of the segment that was cut out to be this file
 MAGIC = ((b"RIFF", ".wav"), (b"fLaC", ".flac"), (b"OggS", ".ogg"), (b"ID3", ".mp3"), (b"\xff", ".mp3"))
 MEDIA = {"mov": ".m4a", "matroska": ".webm"}  # suffixes of the kinds of `media_kind`
+WITHOUT_AUDIO = "If its rows name files of audio, save it as a table in CSV"
 SUBTLE = re.compile(r"[^\w.-]|^\.+")  # characters with a special meaning in names of files
 
 
@@ -31,18 +33,22 @@ def accepts(path: Path) -> bool:
     """Return whether a path is a .parquet file, or a folder with such files at any depth, and has audio in it."""
     if audio_folder.accepts(path):
         return False
-    return next(path.rglob("*.parquet"), None) is not None if path.is_dir() else path.suffix == ".parquet"
+    first = next(path.rglob("*.parquet"), None) if path.is_dir() else path if path.suffix == ".parquet" else None
+    return first is not None and not audio_folder.accepts(first)
 
 
 def read(source: Path, options: SourceOptions, report: SourceReport) -> Iterator[SourceEntry]:
     """Read a file, or all files of a folder; their audio is written unchanged to `options.audio_dir`."""
     import pyarrow.parquet
 
-    if options.audio_dir is None:
-        raise InputError("--audio-dir must be given for Parquet files: their audio is written there.")
     files = sorted(source.rglob("*.parquet")) if source.is_dir() else [source]
     if not files:
         raise InputError(f"{source}: must hold *.parquet; it holds none.")
+    columns_of_first = parquet_columns(files[0])
+    if columns_of_first and "audio" not in columns_of_first:
+        raise InputError(_without_audio(files[0], columns_of_first))
+    if options.audio_dir is None:
+        raise InputError("--audio-dir must be given for Parquet files: their audio is written there.")
     folders = _audio_folders(source, files)
     if options.on_audio_names is not None:
         options.on_audio_names({folder.parts[0] for folder in folders.values()})
@@ -53,7 +59,7 @@ def read(source: Path, options: SourceOptions, report: SourceReport) -> Iterator
             _check_size(_declared_bytes(table), max_bytes, file)
             names = table.schema_arrow.names
             if "audio" not in names:
-                raise InputError(f"{file}: must have the column audio; it has {', '.join(names)}.")
+                raise InputError(_without_audio(file, names))
             columns = columns_by_purpose(names, options, str(file))
             purposes = {"audio": "audio"} | columns.purposes()
             report.name_columns(purposes, names)
@@ -69,6 +75,10 @@ def read(source: Path, options: SourceOptions, report: SourceReport) -> Iterator
         except (pyarrow.ArrowException, OSError) as error:
             reason = one_line(error)
             raise InputError(f"{file}: must be a Parquet file that can be read; {reason}.") from None
+
+
+def _without_audio(file: Path, columns: Sequence[str]) -> str:
+    return f"{file}: must have the column audio; it has {', '.join(columns)}. {WITHOUT_AUDIO}."
 
 
 def _audio_folders(source: Path, files: Sequence[Path]) -> dict[Path, Path]:
@@ -109,7 +119,8 @@ def _entry(
     text, audio = row[columns.text], row["audio"]
     content = audio.get("bytes") if isinstance(audio, dict) else audio
     if not isinstance(content, bytes) or not isinstance(text, str):
-        report.add(where, f"must hold audio in bytes, and a text; got {type(content).__name__} and {text!r}")
+        given = f"{type(content).__name__} and {text!r}"
+        report.add(where, f"must hold audio in bytes, and a text; got {given}. {WITHOUT_AUDIO}")
         return
     magics = (suffix for magic, suffix in MAGIC if content.startswith(magic))
     suffix = next(magics, MEDIA.get(media_kind(content[:8]) or ""))

@@ -185,7 +185,7 @@ def named_lines(path: str | Path, kind: str, content: bytes | None = None) -> It
             for where, line in bounded_lines(file.readline, MAX_LINE_LENGTH, name):
                 if "\0" in line:
                     cure = "For recordings, use asr.transcribe"
-                    if any(mark in line for mark in UTF_16_MARKS):
+                    if any(mark in line for mark in UTF_16_MARKS) or abs(2 * line.count("\0") - len(line)) <= 2:
                         cure = "Is it UTF-16, such as Excel's Unicode text? Save it as UTF-8"
                     raise InputError(f"{where}: must be {kind} in UTF-8; it is not text in UTF-8. {cure}.")
                 if line.strip():
