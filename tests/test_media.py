@@ -378,6 +378,13 @@ def test_tags_and_a_few_bytes_after_an_mp4_are_ignored(kind: str, tag: str) -> N
         load(content + b"\x99" * 129)
 
 
+@pytest.mark.parametrize("kind", ["m4a", "mp4 with a video"])
+def test_several_mp4_in_one_file_are_refused(kind: str) -> None:
+    content = media_file(noise(1), **KINDS[kind])
+    with refused(AudioError, "x"):
+        load(content + content)
+
+
 @pytest.mark.parametrize("tag", ["ID3v1", "APE", "ID3v2"])
 @pytest.mark.parametrize("kind", ["webm", "webm of a recorder"])
 def test_tags_after_a_webm_are_ignored(kind: str, tag: str) -> None:

@@ -202,6 +202,7 @@ def _check_boxes(file: BinaryIO, name: str) -> None:
     """
     size = file.seek(0, io.SEEK_END)
     start = num_boxes = num_declared = 0
+    num_headers = num_fragments = 0  # FFmpeg reads the first header only
     lacks_audio = False  # whether a fragment's tables have been read, and not its audio
     while start < size:
         file.seek(start)
@@ -219,6 +220,8 @@ def _check_boxes(file: BinaryIO, name: str) -> None:
                 what = f"only {size - start} of {length} bytes of the box {kind.decode('latin-1')!a} are present"
                 raise truncated(name, what)
             break  # a tag, or other bytes that may follow the audio
+        num_headers += kind == b"moov"
+        num_fragments += kind == b"moof"
         lacks_audio = kind == b"moof" or (lacks_audio and kind != b"mdat")
         if kind != b"mdat":
             file.seek(start)
@@ -226,6 +229,9 @@ def _check_boxes(file: BinaryIO, name: str) -> None:
         start += length
     if num_boxes > _MAX_BOXES:
         raise truncated(name, f"it has more than {_MAX_BOXES} boxes")
+    if num_headers > 1 and not num_fragments:
+        must = f"{name}: must hold one recording; it holds several in a row, and only the first would be decoded"
+        raise AudioError(f"{must}. Copy or create each recording again.")
     if lacks_audio:
         raise truncated(name, "the audio of its last fragment is missing")
     if num_declared > size:
