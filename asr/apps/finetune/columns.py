@@ -142,14 +142,14 @@ def _time_columns(
 
 def _pairs(names: Iterable[str]) -> Iterator[str]:
     """Yield columns that TIME excludes and whose names differ in start and end alone, such as x_start and x_end."""
-    ends: dict[tuple[str | None, ...], dict[bool, str]] = {}  # the columns by their other words, and by start or end
+    pairs: dict[tuple[str | None, ...], dict[bool, str]] = {}  # by their other words; by whether it is the start
     for name in names:
         words = re.findall(r"[a-z0-9]+", re.sub(r"(?<=[a-z])(?=[A-Z])", " ", name).casefold())
         kinds = {*words} & (STARTS | ENDS)
         if len(kinds) == 1 and not {*words} & NOT_OF_TIMES and not TIME.fullmatch(_letters(name)):
             others = tuple(None if word in kinds else word for word in words)
-            ends.setdefault(others, {})[kinds <= STARTS] = name
-    for pair in ends.values():
+            pairs.setdefault(others, {})[kinds <= STARTS] = name
+    for pair in pairs.values():
         if len(pair) == 2:
             yield from pair.values()
 

@@ -81,8 +81,8 @@ def load_waveform(
 
     A file that holds more audio than its header declares is refused, too: FLAC, WAV, AIFF, CAF and AU, several of them
     (or MP4 without fragments) joined in one file, and joined Ogg streams. Tags, chunks without audio, zeros and at most
-    128 other bytes may follow the audio, also in MP4; tags in WebM. Other formats, and joined MP3 files, are read to the end of
-    the file.
+    128 other bytes may follow the audio, also in MP4; tags in WebM. Other formats, and joined MP3 files, are read to
+    the end of the file.
 
     Args:
         path: path or URL of a WAV, FLAC, Ogg (Vorbis, Opus, FLAC) or MP3 file, of another format of libsndfile, or, if
