@@ -225,7 +225,7 @@ def test_audio_that_was_cut_out_before_it_was_stored_is_whole(tmp_path: Path) ->
     assert spans(read((path, options)).utterances) == [(None, SECONDS, "one")]
 
 
-@pytest.mark.parametrize("value", [0, 1, 1.0, "A", "left", "channel 2", "FR"])
+@pytest.mark.parametrize("value", [0, 1, 1.0, "A", "left", "channel 2", "FR", "agent", "TED"])
 @pytest.mark.parametrize("format", FORMATS)
 def test_a_text_of_one_channel_of_two_is_refused(format: str, value: Any, tmp_path: Path) -> None:
     record(tmp_path, "a.wav", num_channels=2)
@@ -249,7 +249,9 @@ def test_a_list_of_one_channel_of_two_is_refused(column: Row, tmp_path: Path) ->
     assert mentions(problem(path), "of 2")
 
 
-@pytest.mark.parametrize("column", [{"num_channels": 2}, {"audio_channels": 2}, {"channel": "0,1"}, {"channel": "all"}])
+@pytest.mark.parametrize(
+    "column", [{"num_channels": 2}, {"channels": 2}, {"channel": "0,1"}, {"channel": "all"}, {"channel": "N/A"}]
+)
 def test_a_number_of_channels_and_all_channels_are_no_channel(column: Row, tmp_path: Path) -> None:
     record(tmp_path, "a.wav", num_channels=2)
     assert len(read(written("json", tmp_path, {"audio": "a.wav"} | column)).utterances) == 1
@@ -261,8 +263,8 @@ def test_a_channel_of_common_voice_is_refused(tmp_path: Path) -> None:
     assert mentions(problem(tmp_path), "channel 1 of 2")
 
 
-def test_the_name_of_a_station_is_no_channel(tmp_path: Path) -> None:
-    record(tmp_path, "a.wav", num_channels=2)
+def test_the_name_of_a_station_does_not_matter_where_there_is_one_channel(tmp_path: Path) -> None:
+    record(tmp_path, "a.wav")
     result = read(written("table", tmp_path, {"audio": "a.wav", "channel": "News at Ten"}))
     assert spans(result.utterances) == [(None, SECONDS, "one")]
 

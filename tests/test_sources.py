@@ -299,6 +299,13 @@ def test_a_recording_with_two_texts_is_a_problem(tmp_path: Path) -> None:
     assert mentions(problem(tmp_path), "a.wav ... a.TXT ... a.txt")
 
 
+def test_sample_numbers_of_the_whole_recording_are_no_words(tmp_path: Path) -> None:
+    record(tmp_path, "a.wav", "b.wav")
+    (tmp_path / "a.txt").write_text(f"0 {round(SECONDS * RATE)} She had one.\n")
+    (tmp_path / "b.txt").write_text("0 46 are two numbers\n")
+    assert [each.text for each in collected(tmp_path).utterances] == ["She had one.", "0 46 are two numbers"]
+
+
 @pytest.mark.parametrize(("text", "named"), [(None, "b.wav ... b.txt"), (" \n", "b.txt ... empty")])
 def test_audio_without_a_text_is_named(text: str | None, named: str, tmp_path: Path) -> None:
     record(tmp_path, "a.wav", "b.wav")

@@ -26,7 +26,17 @@ AUDIO_COLUMNS = (
 CHANNEL = re.compile(
     r"(?:audio|target|speaker|source|recording)?channel(?:id|index|idx|no|num|number|nr|selector)?|channels|chan|ch"
 )
-CHANNEL_VALUE = re.compile(r"(?i:(?:c|ch|chan|channel)?[ _-]?\d+(?:\.0*)?|[ablr]|f[lr]|(?:left|right)(?: channel)?)")
+ALL_CHANNELS = {
+    "all",
+    "average",
+    "avg",
+    "mean",
+    "mix",
+    "mixed",
+    "both",
+    "mono",
+    "stereo",
+}  # values that name no channel
 UNITS = {"": 1.0, "s": 1.0, "ms": 0.001}  # seconds of each unit that is read
 MILLISECONDS = ("ms", "msec", "msecs", "millis", "millisecond", "milliseconds")
 SECONDS = ("s", "sec", "secs", "second", "seconds", "ssmsec")  # the last is a unit of ELAN: seconds with a fraction
@@ -229,11 +239,16 @@ def channel_columns(names: Iterable[str]) -> Iterator[str]:
 
 
 def channels_of(row: Mapping[str, Any]) -> tuple[Any, ...]:
-    """Return the channels that a row names; () if it names none: "average", or the station that sent a recording."""
+    """Return the channels that a row names, by any names; () if it names none, such as NeMo's "average".
+
+    A single number in a column `channels` is the number of channels.
+    """
     for column in channel_columns(row):
         value = row[column]
         values = value if isinstance(value, (list, tuple)) else re.split(r"[,;]", str(value).strip("[]() "))
-        if channels := tuple(value for value in values if CHANNEL_VALUE.fullmatch(str(value).strip())):
+        is_count = _letters(column).endswith("channels") and re.fullmatch(r"\d+(\.0*)?", str(value).strip())
+        names = [str(each).strip() for each in values if each is not None and not is_count]
+        if channels := tuple(name for name in names if known(name) and name.casefold() not in ALL_CHANNELS):
             return channels
     return ()
 

@@ -200,7 +200,7 @@ def _complete(entry: SourceEntry, info_of: Callable[[Path], AudioInfo]) -> Utter
             must = f"{entry.audio} must have no other channels, because they would be mixed under the text"
             given = f"the text belongs to channel {', '.join(map(str, entry.channels))} of {info.num_channels}"
             cure = "Write each channel to a file first (sox FILE NEW.wav remix 1; lhotse: CutSet.save_audios)"
-            return f"{entry.where}: {must}; {given}. {cure}"
+            return f"{entry.where}: {must}; {given}. {cure}; remove the channel's name if it means something else"
         seconds, start = info.num_samples / info.sample_rate, entry.offset or 0.0
         end = seconds if entry.duration is None else start + entry.duration
         if start >= seconds or end > seconds + MAX_OVERSHOOT:

@@ -1,17 +1,19 @@
 """Recordings at any depth of a folder, each with its text in a file of the same name that ends in .txt, or .TXT.
 
-A recording without such a text, one with two, and one whose text is empty, is a problem. Line breaks
-in a text become spaces.
+TIMIT's texts begin with the first and the last sample number of the recording, which are removed. A recording without
+such a text, one with two, and one whose text is empty, is a problem. Line breaks in a text become spaces.
 """
 
 import os
+import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from asr.apps.finetune.entry import SourceEntry, SourceOptions, SourceReport
 from asr.base.audio.find import is_recording, search_audio
+from asr.base.audio.load import audio_info
 from asr.core.data.manifest import named_lines
-from asr.errors import InputError
+from asr.errors import AudioError, InputError
 
 
 def accepts(path: Path) -> bool:
@@ -44,9 +46,21 @@ def read(source: Path, options: SourceOptions, report: SourceReport) -> Iterator
         elif len(paths) > 1:
             report.add(str(audio), f"must have one text; it has {' and '.join(path.name for path in paths)}")
         elif text := " ".join(line.strip() for _, line in named_lines(paths[0], "the text of an audio file")):
+            text = _without_samples(text, audio)
             yield SourceEntry(str(paths[0]), audio, text, str(audio.relative_to(source).with_suffix("")))
         else:
             report.add(str(paths[0]), "the text must not be empty; it is")
+
+
+def _without_samples(text: str, audio: Path) -> str:
+    """Remove the sample numbers at the beginning of a text if they are those of the whole recording."""
+    numbers = re.match(r"0 (\d+) ", text)
+    try:
+        if numbers and int(numbers[1]) in range((count := audio_info(audio).num_samples) - 1, count + 2):
+            return text[numbers.end() :]
+    except AudioError:  # it is reported when all audio is examined
+        pass
+    return text
 
 
 def _is_text(file: Path) -> bool:
