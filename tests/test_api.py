@@ -37,10 +37,12 @@ def recognizer(fluent: Path) -> Recognizer:
 
 @pytest.fixture
 def desk(fluent: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A working folder with the run and the recording that the examples use."""
+    """A working folder with the run and the recordings that the examples use."""
     (tmp_path / "runs").mkdir()
     (tmp_path / "runs" / "mini").symlink_to(fluent / "run")
     soundfile.write(tmp_path / "recording.wav", speak("abcd ef"), SAMPLE_RATE)
+    samples = speak("abcd ef")
+    soundfile.write(tmp_path / "call.wav", np.stack([samples, samples], axis=1), SAMPLE_RATE)
     (tmp_path / RECORDING).parent.mkdir(parents=True)
     soundfile.write(tmp_path / RECORDING, speak("abcd ef"), SAMPLE_RATE)
     monkeypatch.chdir(tmp_path)

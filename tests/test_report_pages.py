@@ -580,7 +580,6 @@ def test_a_recording_that_cannot_be_encoded_is_reported_at_its_utterance(browser
     [
         (["--report", "."], "--report ... is a folder"),
         (["--report", "folder"], "--report ... 'folder'"),
-        (["--report", ""], "--report ... be a file"),
         (["--report", "r.html", "--report-audio", "-1"], "at least 0; got -1.0"),
         (["--report", "r.html", "--report-audio", "nan"], "at least 0; got nan"),
         (["--report-audio", "3"], "--report-audio ... --report"),

@@ -258,12 +258,12 @@ def parse_utterance(
         utterance_id = _named(utterance_id, f"{where}: id")
     if speaker is not None and type(speaker) is not str:
         speaker = _named(speaker, f"{where}: speaker")
-    speaker = None if speaker is None else known(speaker)
     is_ascii = audio_filepath.isascii() and text.isascii() and utterance_id.isascii()
     if not (is_ascii and (speaker is None or speaker.isascii())):
         names = {"audio_filepath": audio_filepath, "text": text, "id": utterance_id, "speaker": speaker or ""}
         for key, value in names.items():
             check_unicode(value, f"{where}: {key}")
+    speaker = None if speaker is None else known(speaker)
     duration = _seconds(entry["duration"])
     if duration is None or duration <= 0:
         must = "a number of seconds" if duration is None else "positive"
