@@ -4,7 +4,7 @@ import hashlib
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, NamedTuple
 
 from asr.base.system.files import check_apart, real
 from asr.base.text.printable import printable
@@ -12,11 +12,16 @@ from asr.core.cli.command import run_command
 from asr.core.cli.parser import CommandParser
 from asr.errors import InputError
 
-if TYPE_CHECKING:
-    from asr.core.checkpoint.load import InitialModel
-
 NUM_BEST = 5  # default without --best and --last
 SHARE = 0.3  # default share of --start
+
+
+class Start(NamedTuple):
+    """The model of --start: its name, its path, and its share in each weight, greater than 0 and less than 1."""
+
+    source: str
+    path: Path
+    share: float
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -60,13 +65,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
             f"{wanted} checkpoints were requested, but the run stored only {len(checkpoints)} (checkpoint.keep)",
             file=sys.stderr,
         )
-    from asr.core.checkpoint.load import InitialModel, stored_at, write_bundle
+    from asr.core.checkpoint.load import read_start, stored_at, write_bundle
     from asr.core.hub.download import path_of
 
-    start = None if options.start is None else InitialModel(options.start, path_of(options.start), share)
+    start = None if options.start is None else Start(options.start, path_of(options.start), share)
     check_apart("--output-dir", options.output_dir, [*checkpoints, *([stored_at(start.path)] if start else [])])
     card = model_card(options.output_dir, checkpoints, start)
-    write_bundle(options.output_dir, checkpoints, card, start=start)
+    initial = None if start is None else read_start(start.path, checkpoints[0])
+    write_bundle(options.output_dir, checkpoints, card, start=initial, share=share)
     names = ", ".join(path.stem for path in checkpoints)
     print(f"{options.output_dir}: the mean of {_count(checkpoints)}: {names}{_and_start(start)}")
     return 0
@@ -133,7 +139,7 @@ def _origin(checkpoint: Path) -> dict[str, Any]:
     return bundle.config | {"learnt files": learnt, "run": run.get("id") if isinstance(run, dict) else None}
 
 
-def model_card(output_dir: Path, checkpoints: Sequence[Path], start: "InitialModel | None" = None) -> str:
+def model_card(output_dir: Path, checkpoints: Sequence[Path], start: Start | None = None) -> str:
     """Write the model card, which names the averaged checkpoints and the initial model."""
     from asr.core.checkpoint.bundle import is_encoder
     from asr.core.checkpoint.load import checkpoint_bundle
@@ -144,7 +150,7 @@ def model_card(output_dir: Path, checkpoints: Sequence[Path], start: "InitialMod
     return _CARD.format(name=real(output_dir).name, what=what, count=counted, lines=lines, use=use)
 
 
-def _and_start(start: "InitialModel | None") -> str:
+def _and_start(start: Start | None) -> str:
     return "" if start is None else f", with a share of {start.share:g} of {printable(start.source)}"
 
 

@@ -15,7 +15,8 @@ from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from asr.apps.finetune.own_corpus import DATA, TEST, Say, WrittenCorpus, parts_of, write_corpus
+from asr.apps.finetune.own_corpus import DATA, MIN_CLIPS_WITH_CHOICE, TEST, Say, WrittenCorpus, parts_of, write_corpus
+from asr.base.settings.rule import PROBABILITY
 from asr.base.system.files import write_whole_text
 from asr.base.system.lock import LOCK, alone_in
 from asr.base.text.numbers import counted
@@ -34,7 +35,8 @@ if TYPE_CHECKING:
 STORED = "finetune.json"  # in --output: the command, and the settings that were chosen
 CONVERTED = "model"  # in --output: MODEL, converted from another toolkit's format
 MISSING = "???"  # a missing value in a config
-NO_PLUGIN: tuple[str, list[str]] = ("plugin", [])  # not stored, as before the option existed
+# Not stored, as before these options existed.
+NOT_GIVEN: tuple[tuple[str, list[str] | None], ...] = ("plugin", []), ("keep", None), ("share", None)
 NEXT = {"transcribe": " RECORDING...", "serve": "", "export": " -o FOLDER"}
 WORST = 10  # number of utterances that are printed at the end
 
@@ -47,6 +49,7 @@ INSTEAD = {  # settings that --set must not contain, and the options that choose
     "init.from": "MODEL",
     "experiment": "asr.finetune itself",
     "init.extend_tokenizer": "--extend",
+    "init.share": "--share",
     ADAPTER: "--method",
     "seed": "--seed",
     "plugins": "--plugin",
@@ -58,12 +61,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parse(arguments)
     with _folder(options.output):
         stored = _stored_or_new(options)
-    print(f"\n{shlex.join(['python', '-m', 'asr.train', *stored['overrides']])}\n", flush=True)
+    share = options.share
+    if share is None and stored["is_chosen"] and not options.dry_run:
+        from asr.apps.finetune.share import chosen_share
+
+        share = chosen_share(options.output, stored, lambda settings: _run("asr.train", settings), _print)
+    # The initial model itself, a share of 1, has no training.
+    overrides = [*stored["overrides"], *([f"init.share={share:g}"] if share and share < 1 else [])]
+    print(f"\n{shlex.join(['python', '-m', 'asr.train', *overrides])}\n", flush=True)
     if options.dry_run:
         return 0
-    _run("asr.train", stored["overrides"])
-    conclude(options.output, stored, [word for name in options.plugin for word in ("--plugin", name)])
+    _run("asr.train", overrides)
+    conclude(options.output, stored, share != 1, [word for name in options.plugin for word in ("--plugin", name)])
     return 0
+
+
+def _print(line: str) -> None:
+    print(printable(line), flush=True)
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -85,7 +99,11 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     add("--test", metavar="DATA", help="recordings and texts for the test (default: a part of DATA)")
     other = "other speech, which shows what the model forgets"
     add("--also-test", metavar="DATA", nargs="+", default=[], help=other)
-    add("--test-format", metavar="NAME", help="format of --test and --also-test (default: recognised)")
+    add("--test-format", metavar="NAME", help="format of --test, --also-test and --keep (default: recognised)")
+    keep = "speech that must not get worse: the share of MODEL in each weight is chosen for it, too"
+    add("--keep", metavar="DATA", help=keep)
+    share = "share of MODEL in each weight of the result, from 0 to less than 1 (default: chosen on a part of DATA)"
+    add("--share", type=float, metavar="S", help=share)
     method = "train an adapter, or all weights (default: by the amount of speech)"
     add("--method", choices=METHODS, help=method)
     hours = "time of the run on this machine with its tests, which becomes a number of steps before the first step"
@@ -106,7 +124,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     options.output = options.output.absolute()
     options.model, options.data, *tests = map(_absolute, (options.model, options.data, *options.also_test))
     options.also_test = tests
-    options.test = options.test and _absolute(options.test)
+    options.test, options.keep = (each and _absolute(each) for each in (options.test, options.keep))
     return options
 
 
@@ -119,6 +137,10 @@ def _check(options: argparse.Namespace) -> None:
     if (name := options.output.absolute().name) in ("", MISSING):
         must = f"--output must be a folder whose name, which is that of the corpus, is not {name or 'empty'}"
         raise InputError(f"{must}; got {options.output}. Give another folder.")
+    if options.share is not None:
+        PROBABILITY.check("--share", options.share)
+        if options.keep is not None:
+            raise InputError(f"--keep chooses the share of MODEL; leave out --share {options.share:g}.")
     if options.hours is not None and not 0 < options.hours < math.inf:
         raise InputError(f"--hours must be a number above 0; got {options.hours:g}.")
     for option, format in ("--format", options.format), ("--test-format", options.test_format):
@@ -126,8 +148,8 @@ def _check(options: argparse.Namespace) -> None:
             from asr.apps.finetune.collect import check_format
 
             check_format(format, option)
-    if options.test_format is not None and options.test is None and not options.also_test:
-        raise InputError(f"--test-format needs --test or --also-test; got {options.test_format} alone.")
+    if options.test_format is not None and not (options.test or options.also_test or options.keep):
+        raise InputError(f"--test-format needs --test, --also-test or --keep; got {options.test_format} alone.")
     if options.stop_at_deadline and options.hours is None:
         raise InputError("--stop-at-deadline needs --hours; it is not given.")
     for setting in options.set:
@@ -160,7 +182,7 @@ def _folder(output: Path) -> Iterator[None]:
 def _stored_or_new(options: argparse.Namespace) -> dict[str, Any]:
     """Return the choices of an earlier start of this command, or make and store them."""
     command = {
-        key: str(value) for key, value in vars(options).items() if key != "dry_run" and (key, value) != NO_PLUGIN
+        key: str(value) for key, value in vars(options).items() if key != "dry_run" and (key, value) not in NOT_GIVEN
     }
     path = options.output / STORED
     stored = _stored(path, command)
@@ -200,7 +222,8 @@ def prepare(options: argparse.Namespace) -> dict[str, Any]:
     """Read the data, split it, write the manifests, and choose the settings.
 
     Returns:
-        "lines", which were printed; "overrides" of asr.train; "model", as in `init.from`; "is_adapter".
+        "lines", which were printed; "overrides" of asr.train; "model", as in `init.from`; "is_adapter"; "is_chosen",
+        whether the share of MODEL is chosen; "pieces", which extend the tokenizer.
     """
     from asr.base.text.normalize import get_normalizer
     from asr.core.data.tokenizer_extension import pieces_for
@@ -219,16 +242,24 @@ def prepare(options: argparse.Namespace) -> dict[str, Any]:
     base += [setting("plugins", options.plugin)] if options.plugin else []
     settings = compose_settings([*base, *(each for each in options.set if not _is_of_adapter(each))])
     parts, tokenizer, normalizer = parts_of(options, say), start.tokenizer(), settings.components["normalizer"]
+    pieces: list[str] = []
     if options.extend:
         normalize = get_normalizer(normalizer)
-        tokenizer.extend(pieces_for((normalize(each.text) for each in parts.train), tokenizer))
+        pieces = pieces_for((normalize(each.text) for each in parts.train), tokenizer)
+        tokenizer.extend(pieces)
         base.append("init.extend_tokenizer=texts")
     corpus = write_corpus(parts, tokenizer, normalizer, settings.data.plan.selection.max_seconds, folder, say)
     names = [setting("corpus.name", options.output.name), setting("corpus.dir", str(folder)), "corpus.prepare=null"]
     fixed = [*base, *names, *corpus.settings, setting("run_dir", str(options.output)), f"seed={options.seed}"]
     chosen = [override for choice in choices(options, start, corpus, fixed, say) for override in choice.overrides]
-    is_adapter = "adapter=lora" in chosen
-    return {"lines": lines, "overrides": [*fixed, *chosen, *options.set], "model": model, "is_adapter": is_adapter}
+    return {
+        "lines": lines,
+        "overrides": [*fixed, *chosen, *options.set],
+        "model": model,
+        "is_adapter": "adapter=lora" in chosen,
+        "is_chosen": len(corpus.durations) >= MIN_CLIPS_WITH_CHOICE,
+        "pieces": [*pieces],
+    }
 
 
 def _is_of_adapter(setting: str) -> bool:
@@ -290,12 +321,24 @@ def choices(
         raise InputError(f"{must}. Add --method {LORA}, or leave out --set {settings[0]}.")
     choose(method)
     choose(finetuning.selection_choice(corpus.has_valid))
+    say(share_line(options, corpus))
     overrides = [*fixed, *(override for choice in chosen for override in choice.overrides)]
     for choice in plan_choices(options, start, overrides, finetuning.batch_choice(corpus.durations, on_gpu)):
         choose(choice)
     choose(ChosenSettings(("schedule.warmup_fraction=0.1",), "a tenth of the steps"))
     say(finetuning.MEASURED)
     return chosen
+
+
+def share_line(options: argparse.Namespace, corpus: WrittenCorpus) -> str:
+    """Describe how the share of the initial model in each weight is found."""
+    if options.share is not None:
+        return f"init.share={options.share:g}: as given"
+    if len(corpus.durations) < MIN_CLIPS_WITH_CHOICE:
+        few = counted(len(corpus.durations), "training utterance")
+        return f"init.share=0: {few} are too few to choose it, less than {MIN_CLIPS_WITH_CHOICE}; --share sets it"
+    on = "the validation set" if corpus.has_valid else "two halves of the training speech, after a training on each"
+    return f"init.share, the share of MODEL in each weight: chosen after the training by losses on {on}"
 
 
 def plan_choices(
@@ -314,6 +357,8 @@ def plan_choices(
     from asr.apps.doctor.planned import planned
     from asr.apps.doctor.trial import device_of
     from asr.apps.finetune import settings as finetuning
+    from asr.apps.finetune.own_corpus import kept_speech
+    from asr.apps.finetune.share import SHARES
     from asr.base.text.normalize import get_normalizer
     from asr.core.data.corpus import read_corpus
     from asr.core.data.index_cache import IndexCache
@@ -351,16 +396,24 @@ def plan_choices(
     validation = 3600 * corpus.valid.hours * measured.recognition
     # Before and after the training; at the end, the first test is repeated for its page.
     tests_seconds = measured.recognition * 3 * sum(each.duration for each in tests)
-    seconds = finetuning.RunSeconds(measured.step, validation, tests_seconds)
+    by_halves = options.share is None and not corpus.valid.hours and len(corpus.train) >= MIN_CLIPS_WITH_CHOICE
+    compared = corpus.valid.hours if corpus.valid.hours else corpus.train.hours if by_halves else 0.0
+    kept = sum(each.duration for each in kept_speech(options.output))
+    losses = len(SHARES) * measured.recognition * (3600 * compared + kept) if options.share is None else 0.0
+    seconds = finetuning.RunSeconds(measured.step * (1 + by_halves), validation, tests_seconds + losses)
     yield finetuning.hours_choice(options.hours, seconds, plan.per_epoch, train_seconds)
     if options.stop_at_deadline:
         yield finetuning.deadline_choice(options.hours, seconds)
 
 
-def conclude(output: Path, stored: dict[str, Any], plugins: list[str]) -> None:
-    """Test the model that is to be used; print the gains, the worst utterances and the next commands.
+def conclude(output: Path, stored: dict[str, Any], has_gained: bool, plugins: list[str]) -> None:
+    """Test the trained model; print the gains, the worst utterances and the next commands.
 
-    `plugins` are the options of further commands for the plugins of the model.
+    Args:
+        output: folder of the run.
+        stored: choices of the command.
+        has_gained: whether something was gained on the speech that chose the share of the initial model.
+        plugins: the options of further commands for the plugins of the model.
     """
     from asr.core.evaluation.comparison import before_and_after
     from asr.core.evaluation.utterances import read_scored
@@ -384,31 +437,35 @@ def conclude(output: Path, stored: dict[str, Any], plugins: list[str]) -> None:
     comparisons = json.loads((output / COMPARISON).read_text(encoding="utf-8")) if is_compared else {}
     lines += ["", *(f"{name}: {before_and_after(comparison)}" for name, comparison in comparisons.items()), ""]
     lines += [f"Pages: {output / REPORT} (the run), {page} (the test)", ""]
-    lines += recommendation(comparisons.get(TEST), stored["model"], str(model), plugins)
+    lines += recommendation(comparisons.get(TEST), stored["model"], str(model), has_gained, plugins)
     print("\n".join(map(printable, lines)))
 
 
-def recommendation(comparison: Mapping[str, Any] | None, initial: str, new: str, plugins: Sequence[str]) -> list[str]:
+def recommendation(
+    comparison: Mapping[str, Any] | None, initial: str, new: str, has_gained: bool, plugins: Sequence[str]
+) -> list[str]:
     """Return the verdict on the new model, and the next commands with the model that is to be used.
 
     Args:
         comparison: comparison of the initial with the new model; None: they were not compared.
         initial: path or address of the initial model.
         new: path of the new model.
+        has_gained: whether something was gained on the speech that chose the share of the initial model.
         plugins: options of the commands for the plugins of the model.
     """
     from asr.core.evaluation.comparison import gain, is_shown, num_utterances_to_show
 
-    lines, used = ["Not compared with MODEL: see the warning in the log."], new
-    if comparison is not None:
-        lines = [gain(comparison)]
-        if is_shown(comparison, "a"):
-            lines.append(f"Keep {initial}. More recordings may help; the new model remains in {new}.")
-            used = initial
-        elif not is_shown(comparison, "b"):
-            number = num_utterances_to_show(comparison)
-            cure = f"a test of about {number:,} utterances may show one" if number else "train on more recordings"
-            lines.append(f"No difference to {initial} can be shown: {cure}.")
+    lines, used = [gain(comparison) if comparison else "Not compared with MODEL: see the warning in the log."], new
+    is_better, is_worse = (comparison is not None and is_shown(comparison, which) for which in ("b", "a"))
+    if is_worse or not (has_gained or is_better):
+        if not has_gained:
+            lines.append("Nothing was gained on the speech that was left out to choose the share of MODEL.")
+        lines.append(f"Keep {initial}. More recordings may help; the new model remains in {new}.")
+        used = initial
+    elif comparison is not None and not is_better:
+        number = num_utterances_to_show(comparison)
+        cure = f"a test of about {number:,} utterances may show one" if number else "train on more recordings"
+        lines.append(f"No difference to {initial} can be shown: {cure}.")
     lines.append(f"Next, with the {'initial' if used == initial else 'new'} model:")
     for command in ("transcribe", "serve", "export"):
         lines.append(f"  python -m asr.{command} {shlex.join([used, *plugins])}{NEXT[command]}")

@@ -31,16 +31,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     if not 0 <= options.share < 1:
         parser.error(f"--share must be at least 0 and less than 1; got {options.share:g}")
+    from asr.core.checkpoint.averaging import with_share_of
     from asr.core.checkpoint.bundle import check_replaceable, replace_bundle
-    from asr.core.checkpoint.load import average, bundle_recognizer, read_model, stored_at
+    from asr.core.checkpoint.load import bundle_recognizer, read_model, stored_at
     from asr.core.hub.download import path_of
 
     path, base_path = path_of(options.model), path_of(options.base)
     check_apart("--output", options.output, map(stored_at, (path, base_path)))
     bundle = read_model(path, base_path)
     if options.share:
-        weights = average([bundle.weights, read_model(base_path).weights], [1 - options.share, options.share])
-        bundle = replace(bundle, weights=weights)
+        bundle = replace(bundle, weights=with_share_of(read_model(base_path), bundle, options.share))
     names = {"name": real(options.output).name, "adapter": _named(options.model), "base": _named(options.base)}
     and_share = f", with a share of {options.share:g} of the base in each weight" if options.share else ""
     bundle = replace(bundle, card=_CARD.format(**names, share=and_share, card=_quoted(bundle.card)))

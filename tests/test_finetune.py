@@ -95,13 +95,15 @@ def test_one_command_killed_and_repeated_makes_a_bundle_and_a_result_and_equals_
     assert not (output / BUNDLE).exists()
     assert "ignored: mood" in planned
     train = next(line for line in planned.splitlines() if "-m asr.train" in line)
-    asr("asr.train", *shlex.split(train)[3:], "run_dir=printed", cwd=tmp_path)
-
     recordings.rename(recordings.with_suffix(".moved"))  # further starts use what the first has stored
     kill_after_a_checkpoint(output, *command, cwd=tmp_path)
     printed = asr(*command, cwd=tmp_path)
     recordings.with_suffix(".moved").rename(recordings)
     assert train in printed
+    [with_share] = [line for line in printed.splitlines() if "-m asr.train" in line]
+    asr("asr.train", *shlex.split(with_share)[3:], "run_dir=printed", cwd=tmp_path)
+    chosen = json.loads((output / "shares.json").read_text())["share"]
+    assert ("init.share" in with_share) == (0 < chosen < 1)
     trained, equal = weights(output / BUNDLE), weights(tmp_path / "printed" / BUNDLE)
     assert trained.keys() == equal.keys()
     assert all(torch.equal(weight, equal[name]) for name, weight in trained.items())
@@ -125,19 +127,23 @@ def test_one_command_killed_and_repeated_makes_a_bundle_and_a_result_and_equals_
 
 
 @pytest.mark.parametrize(
-    ("before", "after", "count", "used", "said"),
+    ("before", "after", "count", "has_gained", "used", "said"),
     [
-        (0.3, 0.1, 60, "new", "Shown to be better"),
-        (0.1, 0.3, 60, "initial", "Shown to be worse"),
-        (0.12, 0.1, 20, "new", "utterances may show one"),
-        (0.1, 0.1, 0, "new", "Not compared"),
+        (0.3, 0.1, 60, True, "new", "Shown to be better"),
+        (0.1, 0.3, 60, True, "initial", "Shown to be worse"),
+        (0.12, 0.1, 20, True, "new", "utterances may show one"),
+        (0.1, 0.1, 0, True, "new", "Not compared"),
+        (0.12, 0.1, 20, False, "initial", "Nothing was gained"),
+        (0.1, 0.1, 0, False, "initial", "Nothing was gained"),
+        (0.3, 0.1, 60, False, "new", "Shown to be better"),
     ],
 )
 def test_the_next_commands_name_a_model_that_is_not_shown_to_be_worse(
-    before: float, after: float, count: int, used: str, said: str
+    before: float, after: float, count: int, has_gained: bool, used: str, said: str
 ) -> None:
     pair = (simulated(count, seed, error_rate=rate) for seed, rate in enumerate((before, after)))
-    lines = finetune.recommendation(compare(*pair) if count else None, "initial", "new", ["--plugin", "my part.py"])
+    comparison = compare(*pair) if count else None
+    lines = finetune.recommendation(comparison, "initial", "new", has_gained, ["--plugin", "my part.py"])
     assert lines[-1] == f"  python -m asr.export {used} --plugin 'my part.py' -o FOLDER"
     assert said in " ".join(lines)
 
@@ -330,6 +336,9 @@ def test_hours_are_a_limit_and_no_target() -> None:
         (["--stop-at-deadline"], "--hours"),
         (["--hours", "1", "--set", "trainer.max_steps=5"], "--hours ... trainer.max_steps=5"),
         (["--set", "run_dir=other"], "run_dir ... --output"),
+        (["--set", "init.share=0.2"], "init.share ... --share"),
+        (["--share", "1"], "--share"),
+        (["--share", "0.3", "--keep", "other"], "--keep ... --share"),
         (["--set", "corpus.test=[]"], "corpus.test ... --test"),
         (["--set", "data.batch_seconds=auto"], "data.batch_seconds=auto"),
         (["--set", "adapter=null"], "adapter ... --method"),

@@ -1,6 +1,7 @@
 """The manifests of a fine-tuning run: recordings with texts are read, split, and written as manifests."""
 
 import argparse
+import math
 import os
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -17,17 +18,20 @@ if TYPE_CHECKING:
     from asr.interfaces import Tokenizer
 
 DATA = "data"  # folder of the manifests
-TEST = "test"
+TEST, KEEP = "test", "keep"
+MIN_CLIPS_WITH_CHOICE = 20  # with fewer training utterances, no share of the initial model is chosen
+MAX_KEEP_SECONDS = 600.0  # of --keep, so that its recognition takes a bounded time
 
 Say = Callable[[str], None]  # prints and stores a line
 
 
 class Parts(NamedTuple):
-    """The utterances of a run; those of `also`, by the name of their data, show what the model forgets."""
+    """The utterances of a run; those of `also`, by the name of their data, show what it forgets; `keep` limits that."""
 
     train: "list[Utterance]"
     valid: "list[Utterance]"
     test: "list[Utterance]"
+    keep: "list[Utterance]"
     also: "dict[str, list[Utterance]]"
 
 
@@ -49,10 +53,32 @@ def parts_of(options: argparse.Namespace, say: Say) -> Parts:
     }
     for utterances in also.values():
         _check_apart("--also-test", utterances, "the training part of DATA", parts.train)
+    keep: list[Utterance] = []
+    if options.keep is not None:
+        given = _others(options, options.keep, f"{KEEP}_audio", say)
+        for of, others in {"DATA": data, "the test": test, **also}.items():
+            _check_apart("--keep", given, of, others)
+        keep = bounded(given, MAX_KEEP_SECONDS)
+        if len(keep) < len(given):
+            say(f"--keep: the losses of {len(keep):,} of {counted(len(given), 'utterance')} are compared, to save time")
     for name, utterances in {"training": [*parts.train, *parts.valid], TEST: test, **also}.items():
         for line in _faults(name, utterances):
             say(line)
-    return Parts(parts.train, parts.valid, test, also)
+    return Parts(parts.train, parts.valid, test, keep, also)
+
+
+def bounded(utterances: "Sequence[Utterance]", max_seconds: float) -> "list[Utterance]":
+    """Choose utterances at equal distances, of about `max_seconds` in all."""
+    seconds = sum(each.duration for each in utterances)
+    return [*utterances[:: max(1, math.ceil(seconds / max_seconds))]]
+
+
+def kept_speech(output: Path) -> "list[Utterance]":
+    """Read the utterances of --keep that a run has written; [] without --keep."""
+    from asr.core.data.manifest import read_manifest
+
+    path = output / DATA / f"{KEEP}.jsonl"
+    return read_manifest(path) if path.is_file() else []
 
 
 def _faults(name: str, utterances: "Sequence[Utterance]") -> Iterator[str]:
@@ -70,7 +96,7 @@ def names_of_tests(given: "Sequence[str]") -> list[str]:
     names: list[str] = []
     for number, path in enumerate(given, start=1):
         name = re.sub(r"[^\w-]+", "_", Path(path).stem, flags=re.ASCII).strip("_-")
-        taken = {"", "train", "valid", TEST, *(each.lower() for each in names)}
+        taken = {"", "train", "valid", TEST, KEEP, "half_1", "half_2", *(each.lower() for each in names)}
         names.append(f"also_{number}" if name.lower() in taken or name.lower().startswith("also_") else name)
     return names
 
@@ -146,8 +172,8 @@ def write_corpus(
     from asr.core.data.split import describe_shared, num_shared_texts
 
     normalize = get_normalizer(normalizer)
-    train, valid, test = (spelt(part, normalize, tokenizer.encode) for part in parts[:3])
-    for part, name in ((train, "training"), (valid, "validation")):
+    train, valid, test, keep = (spelt(part, normalize, tokenizer.encode) for part in parts[:4])
+    for part, name in ((train, "training"), (valid, "validation"), (keep, "--keep")):
         if part.lost:
             say(part.describe(name))
     if test.lost:
@@ -160,7 +186,13 @@ def write_corpus(
         width = 100 * expected_width(len(words))
         say(f"the test has {len(words):,} words: expect a 95 % interval of its WER of about {width:.0f} points")
     durations = _usable(train.utterances, max_seconds, say)
-    manifests = {"train": train.utterances, "valid": valid.utterances, TEST: parts.test, **parts.also}
+    manifests = {
+        "train": train.utterances,
+        "valid": valid.utterances,
+        TEST: parts.test,
+        KEEP: keep.utterances,
+        **parts.also,
+    }
     folder.mkdir(parents=True, exist_ok=True)
     for name, utterances in manifests.items():
         if utterances:

@@ -175,7 +175,8 @@ def selection_choice(has_valid: bool) -> ChosenSettings:
             ("checkpoint.select=average_best", "checkpoint.keep=3"), "the validation chooses the weights"
         )
     return ChosenSettings(
-        ("checkpoint.select=last",), "too few utterances for a validation, so the number of steps is fixed"
+        ("checkpoint.select=last",),
+        "too few utterances for a validation of each epoch, so the number of steps is fixed",
     )
 
 

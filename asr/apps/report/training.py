@@ -16,6 +16,7 @@ from asr.apps.report.training_charts import VALID, charts, missing, smoothing
 from asr.apps.report.training_examples import examples
 from asr.apps.report.training_gains import gains
 from asr.apps.report.training_manifests import manifests_section
+from asr.apps.report.training_shares import shares
 from asr.apps.web.curves import Curve, read_curves
 from asr.apps.web.figures import facts, figure
 from asr.apps.web.page import escape, page
@@ -23,7 +24,7 @@ from asr.base.system.files import real, write_whole_text
 from asr.base.text.numbers import NONE, counted, duration, interval, number, percent
 from asr.base.text.scripts import NO_WORDS
 from asr.core.run.events import History, Started, read_history
-from asr.core.run.names import COMPARISON, CONFIG, EVENTS, EXAMPLES, LOG, METRICS, PROFILE, REPORT, RESULTS
+from asr.core.run.names import COMPARISON, CONFIG, EVENTS, EXAMPLES, LOG, METRICS, PROFILE, REPORT, RESULTS, SHARES
 from asr.core.run.validation_samples import ValidationSample, read_samples
 
 logger = logging.getLogger(__name__)
@@ -43,6 +44,7 @@ class Record:
         examples: examples.jsonl.
         results: results.json, by test manifest.
         comparisons: comparison.json, by test manifest.
+        shares: shares.json of asr.finetune.
         history: events.jsonl.
         profile: profile.txt of debug=profile.
     """
@@ -54,6 +56,7 @@ class Record:
     examples: Sequence[ValidationSample]
     results: Mapping[str, Mapping[str, Any]]
     comparisons: Mapping[str, Mapping[str, Any]]
+    shares: Mapping[str, Any]
     history: History
     profile: str
 
@@ -86,6 +89,7 @@ def read_record(run_dir: Path) -> Record:
         examples=read_samples(run_dir / EXAMPLES),
         results=_results(_text(run_dir / RESULTS)),
         comparisons=_comparisons(_text(run_dir / COMPARISON)),
+        shares=_json(_text(run_dir / SHARES)),
         history=read_history(run_dir / EVENTS),
         profile=_text(run_dir / PROFILE),
     )
@@ -105,6 +109,7 @@ def training_page(record: Record) -> str:
         f"<main><header><h1>{escape(title)}</h1>",
         f'<div class="headline">{"".join(headline)}</div>{facts(about)}</header>',
         f"<section><h2>Change from the start</h2>{_gains(record)}</section>" if record.comparisons else "",
+        f"<section><h2>Share of the initial model</h2>{chosen}</section>" if (chosen := shares(record.shares)) else "",
         "<section><h2>Curves</h2>",
         f'<p class="note">{escape(" ".join(notes))}</p>' if notes else "",
         f'<div class="charts">{"".join(drawn)}</div></section>',
@@ -304,12 +309,16 @@ def _settings(text: str) -> Mapping[str, Any]:
 
 def _results(text: str) -> dict[str, Mapping[str, Any]]:
     """Read results.json; entries that are not results are left out."""
+    return {name: result for name, result in _json(text).items() if isinstance(result, dict)}
+
+
+def _json(text: str) -> dict[str, Any]:
+    """Parse an object; {} if it is none."""
     try:
-        results = json.loads(text)
+        parsed = json.loads(text)
     except ValueError:
         return {}
-    pairs = results.items() if isinstance(results, dict) else ()
-    return {name: result for name, result in pairs if isinstance(result, dict)}
+    return parsed if isinstance(parsed, dict) else {}
 
 
 def _comparisons(text: str) -> dict[str, Mapping[str, Any]]:

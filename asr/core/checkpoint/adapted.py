@@ -10,17 +10,18 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from asr.base.settings.rule import PROBABILITY
 from asr.core.build import Config, build_adapter
+from asr.core.checkpoint.averaging import with_share_of
 from asr.core.checkpoint.bundle import Bundle
 from asr.core.checkpoint.saved import MERGED
 from asr.errors import InputError, shown
 
 ADAPTER, BASE = "adapter", "base"  # keys of an adapter's config; the config of a whole model has neither
 FLOATS = (torch.float32, torch.float16, torch.bfloat16, torch.float64)  # types of an adapter's tensors
-SHA256, SOURCE = (
-    "sha256",
-    "source",
-)  # keys of the entry BASE: hexadecimal hash of the base's tensors, and the value of init.from
+# Keys of the entry BASE: hexadecimal hash of the base's tensors, the value of init.from, and the share of the base in
+# each weight of the merged model, init.share, which is absent if it is 0.
+SHA256, SOURCE, SHARE = "sha256", "source", "share"
 
 
 def weights_digest(weights: Mapping[str, Tensor]) -> bytes:
@@ -35,6 +36,12 @@ def weights_digest(weights: Mapping[str, Tensor]) -> bytes:
 def base_config(digest: bytes, source: str) -> dict[str, str]:
     """Return the entry that describes the base in the config of an adapter."""
     return {SHA256: digest.hex(), SOURCE: source}
+
+
+def with_share(bundle: Bundle, share: float) -> Bundle:
+    """Return an adapter that is merged with this share of its base, from 0 to less than 1, in each weight."""
+    base = bundle.config[BASE] | ({SHARE: share} if share else {})
+    return replace(bundle, config=bundle.config | {BASE: base})
 
 
 def is_adapter(config: Config) -> bool:
@@ -82,7 +89,8 @@ def merged(bundle: Bundle, path: Path, base: Bundle, base_path: Path) -> Bundle:
         if weight is not base.weights.get(name) and not bool(weight.isfinite().all()):
             must = f"{path}: an adapter must leave the weights of its base finite"
             raise InputError(f"{must}; with it, {shown(name)} has NaN or infinity. Train the adapter again.")
-    return replace(bundle, config=config, weights=weights)
+    whole = replace(bundle, config=config, weights=weights)
+    return replace(whole, weights=with_share_of(base, whole, expected.get(SHARE, 0.0)))
 
 
 def _check_tensors(own: Mapping[str, Tensor], base: Mapping[str, Tensor], path: Path) -> None:
@@ -134,8 +142,10 @@ def check_own(weights: Mapping[str, Tensor], model: nn.Module, path: Path) -> No
 def _base(bundle: Bundle, path: Path) -> dict[str, Any]:
     """Return the entry that describes the base in an adapter's config."""
     base: Any = bundle.config.get(BASE)
-    named = isinstance(base, dict) and base.keys() == {SHA256, SOURCE} and isinstance(base[SOURCE], str)
+    named = isinstance(base, dict) and base.keys() - {SHARE} == {SHA256, SOURCE} and isinstance(base[SOURCE], str)
     if not named or not re.fullmatch(r"[0-9a-f]{64}", str(base[SHA256])) or ADAPTER not in bundle.config:
         must = f"{path}: an adapter's config must have the keys {ADAPTER} and {BASE}, and {BASE} the keys {SHA256} and"
         raise InputError(f"{must} {SOURCE}; got {shown(base)}.")
+    if SHARE in base:
+        PROBABILITY.check(f"{path}: {BASE}.{SHARE}", base[SHARE])
     return dict(base)

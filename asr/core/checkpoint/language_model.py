@@ -7,6 +7,7 @@ from typing import Any
 
 from asr.base.language_model.stored import write_token_model
 from asr.core.build import build_tokenizer
+from asr.core.checkpoint.averaging import average
 from asr.core.checkpoint.bundle import (
     CARD,
     CONFIG,
@@ -19,7 +20,7 @@ from asr.core.checkpoint.bundle import (
     without_plugins,
 )
 from asr.core.checkpoint.formats import FORMAT, KEY, of_today
-from asr.core.checkpoint.load import average, check_same_weights, checkpoint_bundle
+from asr.core.checkpoint.load import check_same_weights, checkpoint_bundle
 from asr.errors import InputError
 
 LANGUAGE_MODEL_KEYS = ("normalizer", "tokenizer", "token_model")  # keys of the config in a language model's bundle

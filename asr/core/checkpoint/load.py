@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -23,8 +23,9 @@ from asr.core.build import (
     build_tokenizer,
     exported,
 )
-from asr.core.checkpoint.adapted import ADAPTER, BASE, check_own, check_whole, is_adapter, merged
+from asr.core.checkpoint.adapted import ADAPTER, BASE, check_own, check_whole, is_adapter, merged, with_share
 from asr.core.checkpoint.address import hub_hint
+from asr.core.checkpoint.averaging import average, token_names, with_share_of
 from asr.core.checkpoint.bundle import (
     CONFIG,
     FIXED,
@@ -240,28 +241,13 @@ def checkpoint_extra(
     }
 
 
-class InitialModel(NamedTuple):
-    """The initial model of a run, which is averaged with the trained weights to reduce forgetting.
-
-    *Source*: Wortsman et al. 2021, arXiv:2109.01903.
-
-    Args:
-        source: name of the model in `init.from`.
-        path: path of the model.
-        share: share of the initial model in each averaged weight, greater than 0 and less than 1.
-    """
-
-    source: str
-    path: Path
-    share: float
-
-
 def write_bundle(
     folder: str | Path,
     checkpoints: Sequence[Path],
     card: str,
     decode: Mapping[str, Any] | None = None,
-    start: InitialModel | None = None,
+    start: Bundle | None = None,
+    share: float = 0.0,
 ) -> None:
     """Write a bundle of one checkpoint or of the average of several, atomically replacing an older bundle.
 
@@ -271,54 +257,39 @@ def write_bundle(
         card: text of the model card.
         decode: settings of the decoder; files that they name are copied to the bundle. None: the checkpoint's settings,
             without files.
-        start: the initial model, which is averaged with the checkpoints; None: only checkpoints are averaged.
+        start: the initial model of the run; None: random weights.
+        share: share of the initial model in each weight, which reduces forgetting, from 0 to less than 1; an adapter
+            is merged with this share of its base.
     """
     bundles = [checkpoint_bundle(checkpoint) for checkpoint in checkpoints]
     check_same_weights(checkpoints, bundles)
     first, *_ = bundles
-    weights, shares = [bundle.weights for bundle in bundles], [1.0] * len(bundles)
-    if start is not None:
-        weights.append(_read_start(start.path, checkpoints[0], first))
-        shares.append(len(bundles) * start.share / (1 - start.share))
     if decode is None:
         first = _without_files(first, checkpoints[0])
     else:
         first = replace(first, config=first.config | {"decode": dict(decode)})
-    replace_bundle(Path(folder), replace(first, weights=average(weights, shares), card=card))
+    bundle = replace(first, weights=average([each.weights for each in bundles], [1.0] * len(bundles)), card=card)
+    if start is not None and share:
+        if is_adapter(bundle.config):
+            bundle = with_share(bundle, share)
+        else:
+            bundle = replace(bundle, weights=with_share_of(start, bundle, share))
+    replace_bundle(Path(folder), bundle)
 
 
-def average(weights: Sequence[Mapping[str, Tensor]], shares: Sequence[float]) -> dict[str, Tensor]:
-    """Average, in float64, weights with the same name, weighted by `shares`; a single set is returned unchanged."""
-    if len(weights) == 1:
-        return dict(weights[0])
-    pairs = list(zip(shares, weights, strict=True))
-    return {
-        name: torch.stack([share * each[name].double() for share, each in pairs])
-        .sum(dim=0)
-        .div(sum(shares))
-        .to(first.dtype)
-        for name, first in weights[0].items()
-    }
-
-
-def _read_start(source: Path, checkpoint: Path, trained: Bundle) -> dict[str, Tensor]:
-    """Read the weights of a run's initial model."""
+def read_start(source: Path, checkpoint: Path) -> Bundle:
+    """Read the initial model of a run; `checkpoint` is one of the run's checkpoints, which must be whole models."""
+    trained = checkpoint_bundle(checkpoint)
     if is_adapter(trained.config):
         must = "checkpoints that are averaged with --start must be whole models"
         cure = "Leave out --start; asr.merge --share averages an adapter with its base."
         raise InputError(f"{must}; {checkpoint} is an adapter. {cure}")
     start = read_model(source)
     check_same_weights([checkpoint, source], [trained, start])
-    if _token_names(trained) != _token_names(start):
+    if token_names(trained) != token_names(start):
         must = f"{source}: must have the tokens of {checkpoint} to be averaged with it"
         raise InputError(f"{must}; its tokens differ. Give the model of the run's init.from.")
-    return start.weights
-
-
-def _token_names(bundle: Bundle) -> list[str]:
-    tokenizer = build_tokenizer(bundle.config)
-    tokenizer.load(bundle.files)
-    return list(tokenizer.names)
+    return start
 
 
 def check_same_weights(checkpoints: Sequence[Path], bundles: Sequence[Bundle]) -> None:

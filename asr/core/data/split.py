@@ -76,6 +76,26 @@ def split(utterances: Sequence[Utterance], seed: int, with_test: bool = True) ->
     return Split(_without(rest, valid), valid, test, by, valid_by)
 
 
+def halves(utterances: Sequence[Utterance], seed: int) -> tuple[list[Utterance], list[Utterance]]:
+    """Divide utterances into two halves: speakers, recordings and texts are in one half if that makes it no third.
+
+    Args:
+        utterances: at least two utterances.
+        seed: seed of the choice.
+    """
+    for unit, with_texts in product(_units(utterances), (True, False)):
+        groups = _groups(utterances, _UNITS[unit])
+        if with_texts:
+            groups = _joined_by_text(groups)
+        halves: tuple[list[Utterance], list[Utterance]] = [], []
+        for group in sorted(groups, key=lambda group: derive_seed("halves", seed, min(each.id for each in group))):
+            min(halves, key=len).extend(group)
+        if 3 * min(map(len, halves)) > len(utterances):
+            break
+    first, second = (sorted(half, key=lambda utterance: utterance.id) for half in halves)
+    return first, second
+
+
 def num_shared_texts(train: Iterable[str], test: Iterable[str]) -> int:
     """Count the test texts that are also in `train`; empty texts do not count.
 

@@ -18,6 +18,7 @@ from asr.base.text.numbers import counted
 from asr.base.text.printable import listed
 from asr.core.build import PROMPT, build_features, build_labels, build_model, build_tokenizer, decoders_of
 from asr.core.checkpoint.adapted import weights_digest
+from asr.core.checkpoint.averaging import JOINER_OUTPUT
 from asr.core.checkpoint.bundle import Bundle, is_encoder
 from asr.core.checkpoint.load import bundle_recognizer, read_initial, read_settings
 from asr.core.data.tokenizer_extension import WORD_START, checked_pieces, pieces_for
@@ -32,8 +33,6 @@ if TYPE_CHECKING:
     from asr.core.recognition.model import Model
 
 logger = logging.getLogger(__name__)
-
-JOINER_OUTPUT = "head.joiner.output."  # prefix of the names of the weights of a transducer's output layer
 
 PARTS = ("normalizer", "tokenizer", "features", "encoder", PROMPT, "head")  # components copied from the model
 

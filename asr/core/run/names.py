@@ -12,6 +12,7 @@ TRACE = "trace.json"  # each operation of debug=profile
 RESULTS = "results.json"
 COUNTS = "counts.json"  # errors of each test utterance
 COMPARISON = "comparison.json"  # results before and after training, in a run that starts from a model
+SHARES = "shares.json"  # losses for each share of the initial model, and the chosen share, from asr.finetune
 REPORT = "report.html"
 DOCTOR = "doctor.html"  # report of asr.doctor, which runs before the training
 

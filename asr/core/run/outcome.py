@@ -166,6 +166,7 @@ def write_run_bundle(
         "encoder": components["encoder"]["name"],
         "sample rate": f"{components['features']['sample_rate']} Hz; audio with another sample rate is resampled",
         "weights": f"{settings.checkpoint.select} of the run: {', '.join(each.path.stem for each in chosen)}",
+        **({"share of the initial model in each weight": f"{settings.init.share:g}"} if settings.init.share else {}),
         **facts,
         **_origin(read_history(run_dir / EVENTS).latest),
     }
@@ -173,7 +174,9 @@ def write_run_bundle(
     card = _CARD.format(name=run_dir.name, what=what, table=table, use=use)
     if start is not None and start.bundle.card:
         card += "\n## The initial model\n\n" + indent(start.bundle.card.strip(), "> ", lambda line: True) + "\n"
-    write_bundle(run_dir / BUNDLE, [each.path for each in chosen], card, components.get("decode"))
+    initial = None if start is None else start.bundle
+    paths = [each.path for each in chosen]
+    write_bundle(run_dir / BUNDLE, paths, card, components.get("decode"), initial, settings.init.share)
     logger.info("bundle written to %s", run_dir / BUNDLE)
     EventsFile(run_dir).append(Bundled())
     return run_dir / BUNDLE

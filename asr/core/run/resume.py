@@ -33,6 +33,7 @@ FREE = (
     "metric",
     "plugins",  # their components are compared
     "corpus",
+    "init.share",
     "init.from",  # resume compares the initial model's weights; the config contains that model's components
     "data.num_workers",
     "data.cache_dir",

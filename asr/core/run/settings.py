@@ -17,6 +17,7 @@ from asr.base.settings.rule import (
     FOLDER,
     PATH,
     PRECISION,
+    PROBABILITY,
     SWITCH,
     TEXT,
     THREADS,
@@ -57,6 +58,7 @@ class InitSettings:
         frozen_steps: number of optimizer steps for which these weights are not trained; None: all steps.
         extend_tokenizer: pieces that are appended to the model's tokenizer; FROM_TEXTS: the characters of the training
             texts that it cannot spell; None: none.
+        share: share of the model in each weight of the run's bundle, which reduces forgetting.
     """
 
     source: Annotated[str | None, or_null(TEXT), Key("from")]
@@ -64,11 +66,18 @@ class InitSettings:
     frozen: Annotated[list[str], list_of(TEXT, "of patterns, such as [encoder.subsampling.*]")]
     frozen_steps: Annotated[int | None, or_null(whole(1))]
     extend_tokenizer: Annotated[str | list[str] | None, or_null(EXTENSION)] = None
+    share: Annotated[float, PROBABILITY] = 0.0
 
     def __post_init__(self) -> None:
-        if self.extend_tokenizer is not None and self.source is None:
+        if self.source is not None:
+            return
+        if self.extend_tokenizer is not None:
             must = "init.extend_tokenizer extends the tokenizer of a trained model, and needs init.from=MODEL"
             raise InputError(f"{must}; got null.")
+        if self.share:
+            raise InputError(
+                f"init.share is a share of a trained model, and needs init.from=MODEL; got {self.share:g}."
+            )
 
 
 @dataclass(frozen=True)
