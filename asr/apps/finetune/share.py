@@ -34,7 +34,6 @@ from asr.errors import InputError
 
 # recipes/finetune/README.md, "The share of the initial model"; 1 is the initial model itself.
 SHARES = (0.0, 0.15, 0.3, 0.5, 0.75, 1.0)
-STANDARD_ERRORS = 1.96  # of a difference that is shown
 VALID = "valid"  # name of a manifest
 HALVES = "halves"  # folder of the runs on the halves
 NO_TESTS = "corpus.test=[]", "corpus.also_test=[]"
@@ -94,7 +93,7 @@ def choose(data: Losses, keep: Losses | None = None, may_be_initial: bool = True
     """Choose one of SHARES.
 
     It is the largest whose loss on speech that was not trained on is within a standard error of the lowest, of the
-    shares that are not shown to have a higher loss than the initial model on the speech to keep.
+    shares whose loss on the speech to keep is at most a standard error above that of the initial model.
 
     Args:
         data: losses of utterances like those that the model was trained on.
@@ -105,7 +104,7 @@ def choose(data: Losses, keep: Losses | None = None, may_be_initial: bool = True
     allowed = list(range(initial + may_be_initial))
     if keep is not None:
         kept = {number: keep.above(number, initial) for number in allowed}
-        not_worse = [number for number, (above, error) in kept.items() if above <= STANDARD_ERRORS * error]
+        not_worse = [number for number, (above, error) in kept.items() if above <= error]
         allowed = not_worse or allowed[-1:]
     best = min(allowed, key=lambda number: float(data.values[number].sum()))
     near = {number: data.above(number, best) for number in allowed}
@@ -118,7 +117,7 @@ def choose(data: Losses, keep: Losses | None = None, may_be_initial: bool = True
     if chosen != best:
         reason = "the largest whose loss is within a standard error of the lowest"
     if len(allowed) < initial + may_be_initial:
-        reason += ", of those that are not shown to make --keep worse"
+        reason += ", of those that raise the loss on --keep by at most a standard error"
     if chosen == initial:
         reason += "; it is MODEL itself, so nothing was gained"
     return Choice(SHARES[chosen], reason, rows)
