@@ -1,7 +1,7 @@
 """What asr.finetune gains and forgets with each share of the initial model, on clips that are drawn by seed.
 
-    python -m recipes.finetune.shares english speechocean762/train.jsonl --clips 60 --seeds 0 1 --test speechocean762/test.jsonl \\
-        --keep dev-mini.jsonl --also-test test-other-mini.jsonl --output-dir runs/shares
+    python -m recipes.finetune.shares english speechocean762/train.jsonl --clips 60 --seeds 0 1 \\
+        --test speechocean762/test.jsonl --keep dev-mini.jsonl --also-test test-other-mini.jsonl --output-dir runs/shares
 
 For each seed, clips are drawn, from as few speakers as have them with `--of-speaker` each, and `asr.finetune` trains on
 them. Then each share is evaluated on the test, of which at most 200 utterances are used, the same for all seeds.
@@ -64,7 +64,10 @@ def _run(options: argparse.Namespace) -> None:
         [RESULTS, *(f"{kind}_{seed}" for kind in ("data", "run") for seed in options.seeds)],
     )
     data = read_manifest(options.data)
-    test = _shuffled(data if options.test is None else read_manifest(options.test), 0)[:TESTED]
+    if options.test is None:
+        test = _shuffled(data, 0)[: min(TESTED, max(1, len(data) - options.clips))]
+    else:
+        test = _shuffled(read_manifest(options.test), 0)[:TESTED]
     rest = [each for each in data if each.id not in {one.id for one in test}] if options.test is None else data
     path = folder / RESULTS
     done = [json.loads(line) for line in path.read_text().splitlines()] if path.is_file() else []
