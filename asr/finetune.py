@@ -63,9 +63,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         stored = _stored_or_new(options)
     share = options.share
     if share is None and stored["is_chosen"] and not options.dry_run:
+        from asr.apps.doctor.trial import device_of
         from asr.apps.finetune.share import chosen_share
 
-        share = chosen_share(options.output, stored, lambda settings: _run("asr.train", settings), _print)
+        share = chosen_share(options.output, stored, lambda settings: _run("asr.train", settings), _print, device_of)
     # The initial model itself, a share of 1, has no training.
     overrides = [*stored["overrides"], *([f"init.share={share:g}"] if share and share < 1 else [])]
     print(f"\n{shlex.join(['python', '-m', 'asr.train', *overrides])}\n", flush=True)

@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from asr.apps.finetune.share import SHARES, Losses, choose, joined, losses
+from asr.apps.finetune.share import SHARES, ShareLosses, choose, joined, losses
 from asr.core.build import build_tokenizer
 from asr.core.checkpoint.averaging import with_share_of
 from asr.core.checkpoint.bundle import Bundle
@@ -69,12 +69,12 @@ def test_weights_between_two_models_leave_out_what_the_initial_model_does_not_ha
         assert (row.eq(1.0).sum(dim=0) == 2).all()
 
 
-def losses_of(*means: float, noise: float = 0.0, number: int = 50) -> Losses:
+def losses_of(*means: float, noise: float = 0.0, number: int = 50) -> ShareLosses:
     """Losses with these means for the six shares; the noise of an utterance grows with the distance from share 1."""
     generator = np.random.default_rng(0)
     drift = generator.normal(size=number) * noise
     values = np.array([mean + (1 - share) * drift for mean, share in zip(means, SHARES, strict=True)])
-    return Losses(values, np.ones(number))
+    return ShareLosses(values, np.ones(number))
 
 
 @pytest.mark.parametrize(
@@ -91,7 +91,7 @@ def losses_of(*means: float, noise: float = 0.0, number: int = 50) -> Losses:
     ],
 )
 def test_the_share_is_the_largest_that_gains_as_much_as_can_be_told_and_forgets_nothing(
-    data: Losses, keep: Losses | None, may_be_initial: bool, expected: float
+    data: ShareLosses, keep: ShareLosses | None, may_be_initial: bool, expected: float
 ) -> None:
     choice = choose(data, keep, may_be_initial)
     assert choice.share == expected
@@ -141,7 +141,7 @@ def test_the_losses_of_a_share_are_those_of_the_model_with_these_weights(
 ) -> None:
     given = read_manifest(tones / "test.jsonl")[:6]
     initial, model = read_model(fluent / "run"), read_model(trained)
-    computed = losses(initial, model, given, whole_settings(tones, fluent, trained))
+    computed = losses(initial, model, given, whole_settings(tones, fluent, trained), torch.device("cpu"))
     assert computed.values.shape == (len(SHARES), len(given))
     recognizer = load_recognizer(trained).model
     dataset = SpeechDataset(given, recognizer.features, recognizer.reference.for_evaluation())

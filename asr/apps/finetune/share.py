@@ -11,12 +11,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from asr.apps.doctor.trial import device_of
 from asr.apps.finetune.own_corpus import DATA, Say, kept_speech
 from asr.base.system.files import write_whole_text
 from asr.base.text.normalize import get_normalizer
 from asr.base.text.numbers import counted
-from asr.core.checkpoint.averaging import token_names, with_share_of
+from asr.core.checkpoint.averaging import with_share_of
 from asr.core.checkpoint.bundle import Bundle
 from asr.core.checkpoint.load import bundle_recognizer, read_initial, read_model
 from asr.core.data.batch import Batch, collate
@@ -39,11 +38,13 @@ HALVES = "halves"  # folder of the runs on the halves
 NO_TESTS = "corpus.test=[]", "corpus.also_test=[]"
 NOT_OF_HALVES = "trainer.max_time=", "early_stopping"  # a time that is for the whole, and what needs a validation
 
+Train = Callable[[Sequence[str]], None]  # runs asr.train with these settings
+
 logger = logging.getLogger(__name__)
 
 
-class Losses(NamedTuple):
-    """Losses of utterances for each share.
+class ShareLosses(NamedTuple):
+    """ShareLosses of utterances for each share.
 
     Args:
         values: float64 (S, N), summed over the tokens of each utterance.
@@ -65,7 +66,7 @@ class Losses(NamedTuple):
         return float(differences.sum()), error
 
 
-class Choice(NamedTuple):
+class ChosenShare(NamedTuple):
     """A chosen share.
 
     Args:
@@ -89,7 +90,7 @@ class Choice(NamedTuple):
         return [*lines, f"share {self.share:g}: {self.reason}"]
 
 
-def choose(data: Losses, keep: Losses | None = None, may_be_initial: bool = True) -> Choice:
+def choose(data: ShareLosses, keep: ShareLosses | None = None, may_be_initial: bool = True) -> ChosenShare:
     """Choose one of SHARES.
 
     It is the largest whose loss on speech that was not trained on is within a standard error of the lowest, of the
@@ -120,10 +121,12 @@ def choose(data: Losses, keep: Losses | None = None, may_be_initial: bool = True
         reason += ", of those that raise the loss on --keep by at most a standard error"
     if chosen == initial:
         reason += "; it is MODEL itself, so nothing was gained"
-    return Choice(SHARES[chosen], reason, rows)
+    return ChosenShare(SHARES[chosen], reason, rows)
 
 
-def losses(initial: Bundle, trained: Bundle, utterances: Sequence[Utterance], settings: RunSettings) -> Losses:
+def losses(
+    initial: Bundle, trained: Bundle, utterances: Sequence[Utterance], settings: RunSettings, device: torch.device
+) -> ShareLosses:
     """Compute the losses of utterances for each share of the initial model in a trained model.
 
     Utterances that cannot be read, or whose text is too long for their audio, are left out and logged.
@@ -133,8 +136,8 @@ def losses(initial: Bundle, trained: Bundle, utterances: Sequence[Utterance], se
         trained: the trained model, a whole model.
         utterances: utterances with texts that the trained model can spell.
         settings: settings of the training.
+        device: device of the models.
     """
-    device = device_of(settings)
     torch.set_num_threads(settings.num_threads)
     model = bundle_recognizer(trained, Path("the trained model"), device).model
     normalize = get_normalizer(settings.components["normalizer"])
@@ -161,7 +164,7 @@ def losses(initial: Bundle, trained: Bundle, utterances: Sequence[Utterance], se
     if not fits.all():
         too_long = counted(int((~fits).sum()), "text")
         logger.warning("left out of the choice of the share: %s too long for the audio", too_long)
-    return Losses(np.stack(values)[:, fits], tokens[fits])
+    return ShareLosses(np.stack(values)[:, fits], tokens[fits])
 
 
 @torch.inference_mode()
@@ -171,12 +174,14 @@ def _losses(model: Model, batch: Batch) -> np.ndarray:
     return np.asarray(loss.double().cpu())
 
 
-def joined(first: Losses, second: Losses) -> Losses:
+def joined(first: ShareLosses, second: ShareLosses) -> ShareLosses:
     """Join the losses of two sets of utterances."""
-    return Losses(np.concatenate([first.values, second.values], 1), np.concatenate([first.tokens, second.tokens]))
+    return ShareLosses(np.concatenate([first.values, second.values], 1), np.concatenate([first.tokens, second.tokens]))
 
 
-def chosen_share(output: Path, stored: Mapping[str, Any], train: Callable[[Sequence[str]], None], say: Say) -> float:
+def chosen_share(
+    output: Path, stored: Mapping[str, Any], train: Train, say: Say, device_of: Callable[[RunSettings], torch.device]
+) -> float:
     """Train the model, and choose the share of the initial model, which the last start of the training needs.
 
     With a validation set, the losses are those of its utterances. Otherwise two models are trained on a half of the
@@ -187,48 +192,53 @@ def chosen_share(output: Path, stored: Mapping[str, Any], train: Callable[[Seque
         stored: choices of asr.finetune.
         train: runs asr.train with these settings; a training that has ended is not repeated.
         say: prints a line.
+        device_of: returns the device of a run with these settings.
 
     Returns:
         The share, from 0 to 1; 1: the initial model itself.
     """
     if (path := output / SHARES_FILE).is_file():
-        return _say(Choice(**json.loads(path.read_text(encoding="utf-8"))), say)
+        return _say(ChosenShare(**json.loads(path.read_text(encoding="utf-8"))), say)
     overrides: list[str] = stored["overrides"]
-    settings, data = compose_settings(overrides), output / DATA
-    labels = settings.corpus.labels
-    base = path_of(stored["model"])
-    initial, adapter_base = read_initial(base), base if stored["is_adapter"] else None
+    settings, data, base = compose_settings(overrides), output / DATA, path_of(stored["model"])
+    models = _Models(read_initial(base), base if stored["is_adapter"] else None, settings, device_of(settings))
     train(replaced(overrides, *NO_TESTS))
-    trained = read_model(output, adapter_base)
     if (data / f"{VALID}.jsonl").is_file():
-        measured = losses(initial, trained, read_manifest(data / f"{VALID}.jsonl", labels), settings)
+        measured = models.losses(output, read_manifest(data / f"{VALID}.jsonl", settings.corpus.labels))
     else:
-        measured = _of_halves(output, overrides, stored["pieces"], train, say, settings, initial, adapter_base)
+        measured = _of_halves(output, overrides, stored["pieces"], train, say, models)
     kept = kept_speech(output)
-    keep = losses(initial, trained, kept, settings) if kept else None
-    choice = choose(measured, keep, token_names(initial) == token_names(trained))
+    keep = models.losses(output, kept) if kept else None
+    choice = choose(measured, keep, may_be_initial=not stored["pieces"])
     write_whole_text(path, json.dumps(choice._asdict(), indent=1) + "\n")
     return _say(choice, say)
 
 
-def _say(choice: Choice, say: Say) -> float:
+def _say(choice: ChosenShare, say: Say) -> float:
     for line in choice.lines():
         say(line)
     return choice.share
 
 
+class _Models(NamedTuple):
+    """The initial model of runs, the path of their adapters' base, if they are adapters, their settings and device."""
+
+    initial: Bundle
+    adapter_base: Path | None
+    settings: RunSettings
+    device: torch.device
+
+    def losses(self, run_dir: Path, utterances: Sequence[Utterance]) -> ShareLosses:
+        """Compute the losses of utterances for each share of the initial model in the model of a run."""
+        trained = read_model(run_dir, self.adapter_base)
+        return losses(self.initial, trained, utterances, self.settings, self.device)
+
+
 def _of_halves(
-    output: Path,
-    overrides: Sequence[str],
-    pieces: Sequence[str],
-    train: Callable[[Sequence[str]], None],
-    say: Say,
-    settings: RunSettings,
-    initial: Bundle,
-    adapter_base: Path | None,
-) -> Losses:
+    output: Path, overrides: Sequence[str], pieces: Sequence[str], train: Train, say: Say, models: _Models
+) -> ShareLosses:
     """Train on each half of the training utterances; return the losses of the other halves."""
-    data = output / DATA
+    data, settings = output / DATA, models.settings
     parts = halves(read_manifest(data / "train.jsonl", settings.corpus.labels), settings.seed)
     names = [f"half_{number}" for number in (1, 2)]
     for name, part in zip(names, parts, strict=True):
@@ -241,7 +251,7 @@ def _of_halves(
         own += [setting("init.extend_tokenizer", [*pieces])] if pieces else []
         own += [f"trainer.max_steps={math.ceil(steps / 2)}"] if steps > 0 else []
         train(replaced([each for each in overrides if not each.lstrip("+").startswith(NOT_OF_HALVES)], *own))
-        results.append(losses(initial, read_model(run_dir, adapter_base), other, settings))
+        results.append(models.losses(run_dir, other))
     return joined(*results)
 
 

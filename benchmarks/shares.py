@@ -1,7 +1,7 @@
-"""What asr.finetune gains and forgets with each share of the initial model, on clips that are drawn by seed.
+"""python -m benchmarks.shares MODEL DATA --clips N: gains and losses of asr.finetune by the share of the initial model.
 
-    python -m recipes.finetune.shares english speechocean762/train.jsonl --clips 60 --seeds 0 1 \\
-        --test speechocean762/test.jsonl --keep dev-mini.jsonl --also-test test-other-mini.jsonl --output-dir runs/shares
+    python -m benchmarks.shares english speechocean762/train.jsonl --clips 60 --seeds 0 1 \\
+        --test speechocean762/test.jsonl --keep dev-mini.jsonl --also-test test-other-mini.jsonl --output-dir shares
 
 For each seed, clips are drawn, from as few speakers as have them with `--of-speaker` each, and `asr.finetune` trains on
 them. Then each share is evaluated on the test, of which at most 200 utterances are used, the same for all seeds.
@@ -19,9 +19,13 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from asr.apps.finetune.share import SHARES
+from asr.apps.web.chart import Axis, Series, line_chart
+from asr.apps.web.page import page
+from asr.base.text.numbers import percent
 from asr.core.checkpoint.averaging import with_share_of
 from asr.core.checkpoint.bundle import Bundle
 from asr.core.checkpoint.load import bundle_recognizer, read_initial, read_model, write_bundle
@@ -35,12 +39,12 @@ from recipes.command import ROOM, AddOption, run_recipe
 from recipes.output import claim
 
 TESTED = 200  # utterances of the test
-RESULTS = "results.jsonl"
+RESULTS, PAGE = "results.jsonl", "shares.html"
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command; returns the exit status."""
-    return run_recipe("recipes.finetune.shares", __doc__, _add_options, _run, arguments, must=ROOM)
+    return run_recipe("benchmarks.shares", __doc__, _add_options, _run, arguments, must=ROOM)
 
 
 def _add_options(add: AddOption) -> None:
@@ -60,8 +64,8 @@ def _run(options: argparse.Namespace) -> None:
     folder: Path = options.output_dir
     claim(
         folder,
-        "recipes.finetune.shares",
-        [RESULTS, *(f"{kind}_{seed}" for kind in ("data", "run") for seed in options.seeds)],
+        "benchmarks.shares",
+        [RESULTS, PAGE, *(f"{kind}_{seed}" for kind in ("data", "run") for seed in options.seeds)],
     )
     data = read_manifest(options.data)
     if options.test is None:
@@ -77,6 +81,21 @@ def _run(options: argparse.Namespace) -> None:
             done.append({"seed": seed, "clips": len(drawn), **_measured(options, drawn, test, seed)})
             path.write_text("".join(json.dumps(row) + "\n" for row in done))
         print(_line(next(row for row in done if row["seed"] == seed)), flush=True)
+    (folder / PAGE).write_text(picture(done, f"{options.clips} clips of {options.data.parent.name}"), encoding="utf-8")
+
+
+def picture(rows: Sequence[Mapping[str, Any]], name: str) -> str:
+    """Return a page with the mean WER of all seeds by share, for each test, in percent of the initial model's."""
+    curves = []
+    for test in rows[0]["rates"]:
+        rates = [
+            fmean(row["rates"][test][number] / row["rates"][test][-1] for row in rows) for number in range(len(SHARES))
+        ]
+        curves.append(Series(test, [*zip(SHARES, rates, strict=True)], dots=True))
+    x, y = Axis("share of the initial model in each weight", low=0, high=1), Axis("WER", percent)
+    title = f"WER after fine-tuning on {name}, in percent of the WER before"
+    note = f"mean of {len(rows)} draws of clips and speakers"
+    return page(title, f'<main><div class="charts">{line_chart(title, x, y, curves, note, zero=False)}</div></main>')
 
 
 def _shuffled(utterances: Sequence[Utterance], seed: int) -> list[Utterance]:
