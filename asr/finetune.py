@@ -8,10 +8,13 @@ import platform
 import runpy
 import shlex
 import shutil
+import signal
+import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import date
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +22,7 @@ from asr.apps.finetune.own_corpus import DATA, MIN_CLIPS_WITH_CHOICE, TEST, Say,
 from asr.base.settings.rule import PROBABILITY
 from asr.base.system.files import write_whole_text
 from asr.base.system.lock import LOCK, alone_in
+from asr.base.system.processes import die_with_parent
 from asr.base.text.numbers import counted
 from asr.base.text.printable import printable
 from asr.core.checkpoint.saved import MERGED
@@ -38,6 +42,7 @@ MISSING = "???"  # a missing value in a config
 # Not stored, as before these options existed.
 NOT_GIVEN: tuple[tuple[str, list[str] | None], ...] = ("plugin", []), ("keep", None), ("share", None)
 NEXT = {"transcribe": " RECORDING...", "serve": "", "export": " -o FOLDER"}
+STOPS = signal.SIGINT, signal.SIGTERM, signal.SIGUSR1  # as in asr.core.training.signals, which imports more
 WORST = 10  # number of utterances that are printed at the end
 
 BATCH = "data.batch_seconds="
@@ -66,13 +71,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         from asr.apps.doctor.trial import device_of
         from asr.apps.finetune.share import chosen_share
 
-        share = chosen_share(options.output, stored, lambda settings: _run("asr.train", settings), _print, device_of)
+        share = chosen_share(options.output, stored, _train, _print, device_of)
     # The initial model itself, a share of 1, has no training.
     overrides = [*stored["overrides"], *([f"init.share={share:g}"] if share and share < 1 else [])]
     print(f"\n{shlex.join(['python', '-m', 'asr.train', *overrides])}\n", flush=True)
     if options.dry_run:
         return 0
-    _run("asr.train", overrides)
+    _train(overrides)
     conclude(options.output, stored, share != 1, [word for name in options.plugin for word in ("--plugin", name)])
     return 0
 
@@ -471,6 +476,27 @@ def recommendation(
     for command in ("transcribe", "serve", "export"):
         lines.append(f"  python -m asr.{command} {shlex.join([used, *plugins])}{NEXT[command]}")
     return lines
+
+
+def _train(overrides: Sequence[str]) -> None:
+    """Run asr.train in a process of its own, which can start further processes, and leaves no memory occupied.
+
+    The process gets the signals that stop this one, and completes its step before it ends.
+
+    Raises:
+        SystemExit: the training failed or was stopped; it has printed the reason.
+    """
+    command = [sys.executable, "-m", "asr.train", *overrides]
+    sys.stdout.flush()
+    with subprocess.Popen(command, start_new_session=True, preexec_fn=partial(die_with_parent, os.getpid())) as process:
+        before = {each: signal.signal(each, lambda number, _: process.send_signal(number)) for each in STOPS}
+        try:
+            status = process.wait()
+        finally:
+            for each, handler in before.items():
+                signal.signal(each, handler)
+    if status:
+        raise SystemExit(status if status > 0 else 128 - status)
 
 
 def _run(module: str, arguments: Sequence[str]) -> None:

@@ -5,6 +5,7 @@ import json
 import re
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -63,8 +64,10 @@ def asr(module: str, *arguments: object, cwd: Path) -> str:
     return ended.stdout
 
 
-def kill_after_a_checkpoint(run_dir: Path, module: str, *arguments: object, cwd: Path) -> None:
-    """Start a command, and kill it when its run has a checkpoint."""
+def stop_after_a_checkpoint(
+    run_dir: Path, module: str, *arguments: object, cwd: Path, signum: signal.Signals = signal.SIGKILL
+) -> int:
+    """Start a command, and send it a signal when its run has a checkpoint; return its status."""
     command = [sys.executable, "-m", module, *map(str, arguments)]
     with subprocess.Popen(command, cwd=cwd, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
         end = time.monotonic() + PATIENCE
@@ -72,7 +75,8 @@ def kill_after_a_checkpoint(run_dir: Path, module: str, *arguments: object, cwd:
             assert process.poll() is None, "the run ended without a checkpoint"
             assert time.monotonic() < end
             time.sleep(0.01)
-        process.kill()
+        process.send_signal(signum)
+        return process.wait()
 
 
 def weights(bundle: Path) -> dict[str, torch.Tensor]:
@@ -96,7 +100,10 @@ def test_one_command_killed_and_repeated_makes_a_bundle_and_a_result_and_equals_
     assert "ignored: mood" in planned
     train = next(line for line in planned.splitlines() if "-m asr.train" in line)
     recordings.rename(recordings.with_suffix(".moved"))  # further starts use what the first has stored
-    kill_after_a_checkpoint(output, *command, cwd=tmp_path)
+    assert stop_after_a_checkpoint(output, *command, cwd=tmp_path, signum=signal.SIGTERM) == 128 + signal.SIGTERM
+    assert "SIGTERM" in (output / "train.log").read_text()
+    half = output / "halves" / "half_1"
+    assert stop_after_a_checkpoint(half, *command, cwd=tmp_path) == -signal.SIGKILL
     printed = asr(*command, cwd=tmp_path)
     recordings.with_suffix(".moved").rename(recordings)
     assert train in printed
