@@ -24,6 +24,7 @@ from asr.core.run.initialization import with_parts
 from asr.errors import InputError
 from asr.merge import main as merge_main
 from asr.train import train
+from benchmarks.shares import draw
 from tests.conftest import settings_with, tone_corpus
 from tests.refusals import refused
 from tests.test_lora_training import SHORT, settings
@@ -212,3 +213,12 @@ def test_a_damaged_share_of_an_adapter_is_refused(share: Any, fluent: Path, tone
 def test_a_share_needs_a_model_and_is_less_than_one(overrides: list[str]) -> None:
     with refused(InputError, "init.share"):
         settings_with(*overrides)
+
+
+def test_clips_are_drawn_by_speaker_and_by_seed() -> None:
+    given = utterances(100, 10)
+    drawn = draw(given, clips=20, of_speaker=5, seed=1)
+    assert len({each.id for each in drawn}) == 20
+    assert len({each.speaker for each in drawn}) == 4
+    assert drawn == draw(given, clips=20, of_speaker=5, seed=1) != draw(given, clips=20, of_speaker=5, seed=2)
+    assert len(draw(utterances(30, 0), clips=20, of_speaker=5, seed=1)) == 20
