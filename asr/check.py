@@ -16,7 +16,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = CommandParser(prog="python -m asr.check", description=about)
     parser.add_argument("package", metavar="PACKAGE", help="dotted name of the package, such as mylab.speech")
     package = parser.parse_args(arguments).package
-    if package != OURS.package:
+    if package not in (home.package for home in homes()):
         use([package], "PACKAGE")
     from asr.apps.check.package import examine
     from asr.apps.check.settings import settings_to_remove

@@ -23,13 +23,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = CommandParser(
         prog="python -m asr.convert",
         description="Convert a model with CTC, RNNT or TDT to a bundle: a Conformer or Fast Conformer of NVIDIA NeMo, "
-        "or a Parakeet, w2v-BERT 2.0 or LASR of transformers. With --to nemo, convert a bundle to NeMo; with --to "
-        "huggingface, convert a bundle whose encoder is a Fast Conformer, a w2v-BERT 2.0 or a LASR to transformers.",
+        "a Parakeet, w2v-BERT 2.0, granite TurboCTC or LASR of transformers, or a model that a package of --plugin "
+        "reads. With --to nemo, convert a bundle to NeMo; with --to huggingface, to transformers, if its encoder is "
+        "a Fast Conformer, one of the others above, or one that a package of --plugin writes.",
     )
     parser.add_plugins()
     model = (
-        "a .nemo archive, a folder of its files or of transformers' files, or hf://OWNER/NAME[@REVISION]; with --to: "
-        "a bundle"
+        "a .nemo archive, a folder of its files or of transformers' files, what a package of --plugin reads, or "
+        "hf://OWNER/NAME[@REVISION]; with --to: a bundle"
     )
     parser.add_argument("model", metavar="MODEL", help=model)
     output = "folder or archive to write; an older one is replaced"
@@ -64,11 +65,12 @@ def to_bundle(options: Namespace) -> None:
     """Convert another toolkit's model to a bundle."""
     from dataclasses import replace
 
-    from asr.apps.convert.foreign import Choices
+    from asr.apps.convert.foreign import Choices, errors_of
     from asr.apps.convert.huggingface.convert import from_huggingface
     from asr.apps.convert.huggingface.files import is_huggingface
     from asr.apps.convert.local_attention import is_bundle, with_local_attention
     from asr.apps.convert.nemo.convert import from_nemo
+    from asr.apps.convert.packages import fitting, readers
     from asr.core.checkpoint.address import hub_hint, is_address
     from asr.core.checkpoint.bundle import OF_A_BUNDLE, read_bundle, replace_bundle
     from asr.core.checkpoint.load import bundle_folder
@@ -94,7 +96,9 @@ def to_bundle(options: Namespace) -> None:
         raise InputError(f"{path}: this is already a bundle of asr. To convert it, add --to nemo or --to huggingface.")
     texts = None if options.texts is None else [utterance.text for utterance in read_manifest(options.texts)]
     choices = Choices(options.pad_mode or PAD_MODES[0], texts, options.adapter)
-    converted = (from_huggingface if is_huggingface(path) else from_nemo)(path, choices)
+    with errors_of(path):
+        has_reader = is_huggingface(path) or fitting(readers(), path) is not None
+    converted = (from_huggingface if has_reader else from_nemo)(path, choices)
     if local_attention is not None:
         converted = converted._replace(bundle=with_local_attention(converted.bundle, local_attention, path))
     card = model_card(output, origin, source, converted)

@@ -68,6 +68,13 @@ class Features(Protocol):
     frames_before: int  # number of earlier frames whose hops a frame depends on
     normalize: Normalization
 
+    @property
+    def batched(self) -> nn.Module | None:
+        """Maps waveforms (B, S), 0 in the padding, and sample_counts (B,) to energies (B, T, F), or None.
+
+        `asr.export`, and training with features on the device, need it.
+        """
+
     def __call__(self, waveform: Tensor) -> Tensor: ...
     def energies(self, waveform: Tensor) -> Tensor: ...
     def num_frames(self, num_samples: Lengths) -> Lengths: ...

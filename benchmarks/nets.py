@@ -10,7 +10,7 @@ from hydra import compose
 from omegaconf import OmegaConf
 from torch import Tensor, nn
 
-from asr.base.settings.conf import CONF
+from asr.base.settings.conf import names
 from asr.components.head.ctc import CTC
 from asr.core.build import component
 from asr.core.training.hydra_command import initialized_hydra
@@ -26,7 +26,7 @@ TOKENS_PER_SECOND = 3.5  # about the rate of LibriSpeech with 1024 sentence piec
 MIN_LENGTH_FRACTION = 0.6  # length of a batch's shortest utterance divided by that of the longest
 
 OURS = "ours"
-ATTENTIONS = sorted({path.stem for path in (CONF / "encoder" / "attention").glob("*.yaml")} - {"relative_attention"})
+ATTENTIONS = sorted({*names("encoder/attention")} - {"relative_attention"})
 RELATIVE = {
     "Parakeet": "benchmarks.peers.parakeet",
     "NeMo": "benchmarks.peers.nemo",
@@ -153,7 +153,7 @@ def installed(contenders: list[str]) -> list[str]:
 
 def encoder_of_size(size: str) -> str:
     """Return the name of an encoder in conf/encoder; `s` is short for `conformer_s`."""
-    return size if (CONF / "encoder" / f"{size}.yaml").is_file() else f"conformer_{size}"
+    return size if size in names("encoder") else f"conformer_{size}"
 
 
 def entries(contenders: list[str], size: str, attentions: list[str]) -> dict[str, tuple[str, str]]:

@@ -18,6 +18,7 @@ from filelock import FileLock
 from hydra import compose
 from omegaconf import OmegaConf
 
+from asr.base.settings.conf import files, names, own_settings
 from asr.base.settings.conf import overridden as overridden
 from asr.base.storage import session
 from asr.core.run.settings import RunSettings, read_run_settings
@@ -125,7 +126,7 @@ class OtherPart(NamedTuple):
         return [f"encoder={self.encoder}", f"encoder/{self.group}={self.name}"]
 
 
-ENCODERS: dict[str, Any] = {path.stem: OmegaConf.load(path) for path in sorted((CONF / "encoder").glob("*.yaml"))}
+ENCODERS: dict[str, Any] = {path.stem: OmegaConf.load(path) for path in files("encoder")}
 SMALLEST_ENCODERS = sorted(  # one encoder of each class
     {
         file.name: name for name, file in sorted(ENCODERS.items(), key=lambda item: -item[1].get("num_layers", 0))
@@ -141,20 +142,20 @@ LIKE_CONFORMER = ("conformer_adapter", "weighted_conformer")
 
 def takes(encoder: str, group: str, part: str) -> bool:
     """Return whether an encoder accepts a part, with the settings of the part that the encoder's file sets."""
-    own, settings = {*ENCODERS[encoder].get(group, {})}, OmegaConf.load(CONF / "encoder" / group / f"{part}.yaml")
+    own, settings = {*ENCODERS[encoder].get(group, {})}, OmegaConf.create(own_settings(f"encoder/{group}", part))
     is_whole = OmegaConf.missing_keys(settings) <= own <= {*settings}
     return is_whole and ("streaming" not in encoder or part not in NOT_CHUNK_BY_CHUNK)
 
 
 OTHER_PARTS = [
-    OtherPart(encoder, group, path.stem)
+    OtherPart(encoder, group, part)
     for encoder in SMALLEST_ENCODERS
     if ENCODERS[encoder]["name"] not in LIKE_CONFORMER  # their parts are tested with the other encoders
     for entry in ENCODERS[encoder].get("defaults", [])
     if entry != "_self_"
     for group, default in entry.items()
-    for path in sorted((CONF / "encoder" / group).glob("*.yaml"))
-    if path.stem != default and takes(encoder, group, path.stem)
+    for part in names(f"encoder/{group}")
+    if part != default and takes(encoder, group, part)
 ]
 
 

@@ -12,7 +12,7 @@ import yaml
 
 import asr
 from asr.__main__ import COMMANDS
-from asr.base.settings.conf import CONF
+from asr.base.settings.plugins import homes
 from asr.core.checkpoint.formats import FORMAT, KEY
 from asr.core.data.index import FORMAT_NUMBER, SCHEMA
 from asr.core.data.manifest import Utterance, write_manifest
@@ -85,9 +85,10 @@ def _arguments(parser: argparse.ArgumentParser, command: str) -> Iterator[str]:
 
 def setting_names() -> Iterator[str]:
     """Yield the files of conf/ and the settings in each, without their values."""
-    for path in sorted(CONF.rglob("*.yaml")):
+    files = {path.relative_to(home.conf): path for home in homes() for path in home.conf.rglob("*.yaml")}
+    for file, path in sorted(files.items()):
         settings = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
-        name = path.relative_to(CONF).with_suffix("").as_posix()
+        name = file.with_suffix("").as_posix()
         yield name
         for key in _keys({key: value for key, value in settings.items() if key not in ("defaults", "hydra")}):
             yield f"{name} {key}"

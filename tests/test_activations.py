@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import torch
 
+from asr.base.settings.conf import names
 from asr.core.build import component
-from tests.conftest import CONF
 
 X = [-30.0, -3.0, -0.7, 0.0, 0.2, 1.0, 4.5, 30.0]
 
@@ -26,7 +26,7 @@ CASES: list[tuple[dict[str, Any], Callable[[float], float]]] = [
 
 
 def test_every_activation_of_conf_has_a_formula_in_this_file() -> None:
-    named = {path.stem for path in (CONF / "encoder" / "activation").glob("*.yaml")}
+    named = {*names("encoder/activation")}
     assert named == {config["name"] for config, _ in CASES}
 
 

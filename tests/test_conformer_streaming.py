@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from asr.base.settings.conf import names
 from asr.components.encoder.attention.local_attention import LocalAttention
 from asr.components.encoder.conformer_streaming import ConformerStreaming
 from asr.components.encoder.subsampling.strided_conv import StridedConv
@@ -14,7 +15,7 @@ from asr.core.build import build_features, build_model, build_tokenizer, compone
 from asr.core.recognition.cached_stream import with_room
 from asr.errors import InputError
 from asr.interfaces import Encoded, State, Tap
-from tests.conftest import CONF, ENCODERS, NOT_CHUNK_BY_CHUNK, OTHER_PARTS, SMALLEST_ENCODERS, overridden, resolved
+from tests.conftest import ENCODERS, NOT_CHUNK_BY_CHUNK, OTHER_PARTS, SMALLEST_ENCODERS, overridden, resolved
 from tests.refusals import refused
 from tests.test_attention import encoding
 
@@ -288,10 +289,16 @@ def test_cached_keys_beyond_the_reach_of_local_attention_are_masked() -> None:
     torch.testing.assert_close(*outs, rtol=0, atol=0)
 
 
-@pytest.mark.parametrize("part", NOT_CHUNK_BY_CHUNK)
-def test_a_part_that_sees_future_frames_is_refused_in_one_line(part: str) -> None:
-    [file] = (CONF / "encoder").glob(f"*/{part}.yaml")
-    group = file.parent.name
+PARTS = [
+    (group, part)
+    for group in ("attention", "convolution", "norm", "subsampling")
+    for part in names(f"encoder/{group}")
+    if part in NOT_CHUNK_BY_CHUNK
+]
+
+
+@pytest.mark.parametrize(("group", "part"), PARTS)
+def test_a_part_that_sees_future_frames_is_refused_in_one_line(group: str, part: str) -> None:
     config = resolved("encoder=conformer_streaming_xs", f"encoder/{group}={part}")["encoder"]
     with refused(InputError, f"encoder.{group} ... conformer_streaming"):
         component("encoder", config)(NUM_MEL_BINS)

@@ -6,10 +6,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from asr.base.settings.conf import names
 from asr.components.encoder.activation.gelu import GELU
 from asr.core.build import component
 from asr.lengths import padding_mask
-from tests.conftest import CONF, resolved
+from tests.conftest import resolved
 
 DIM, KERNEL, DILATION = 4, 5, 3  # KERNEL: of all modules; an even size is tested, too, where it is valid
 EXPANSION = 2  # of expanded_convolution
@@ -54,10 +55,11 @@ def by_loops(module: Any, name: str, x: Tensor) -> Tensor:
     return module.pointwise2(nn.functional.gelu(0.5 * torch.stack(rows)))
 
 
-NAMES = sorted(path.stem for path in (CONF / "encoder" / "convolution").glob("*.yaml"))
+NAMES = names("encoder/convolution")
+EVEN = [(name, 4) for name in NAMES if name == "same_convolution"]
 
 
-@pytest.mark.parametrize(("name", "kernel"), [*((name, KERNEL) for name in NAMES), ("same_convolution", 4)])
+@pytest.mark.parametrize(("name", "kernel"), [*((name, KERNEL) for name in NAMES), *EVEN])
 def test_a_module_and_its_gradients_equal_plain_loops_over_the_frames_of_each_utterance(name: str, kernel: int) -> None:
     module = make(name, kernel)
     padding = padding_mask(torch.tensor(LENGTHS), max(LENGTHS))

@@ -12,6 +12,7 @@ import pytest
 
 from asr.__main__ import COMMANDS
 from asr.base.settings.conf import CONF
+from asr.base.settings.plugins import homes
 from docs.pages.commands import commands_pages, parser_of
 from docs.pages.documents import DocumentPages
 from docs.pages.markdown import raised, sections
@@ -159,15 +160,15 @@ def test_a_page_fits_the_width_of_a_phone(site: Path, browser: Any, page: str, s
 
 def test_the_reference_has_every_file_of_conf() -> None:
     pages = settings_pages()
-    for path in CONF.rglob("*.yaml"):
-        name = path.relative_to(CONF).as_posix()
+    for path in {path.relative_to(home.conf) for home in homes() for path in home.conf.rglob("*.yaml")}:
+        name = path.as_posix()
         group = name.split("/")[0].removesuffix(".yaml")
         if "/" not in name:
             assert any(f"`conf/{name}`" in page for page in pages.values())
         elif group in PLAIN_GROUPS:
             assert f"## {path.stem}\n" in pages[f"reference/settings/{group}.md"]
         else:
-            assert f"`conf/{name}`" in pages[f"reference/settings/{group}.md"]
+            assert f"conf/{name}`" in pages[f"reference/settings/{group}.md"]
 
 
 def test_a_row_of_the_reference_has_rule_default_description_and_comment() -> None:

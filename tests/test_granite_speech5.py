@@ -23,11 +23,11 @@ from transformers import (
 )
 
 from asr.apps.convert.huggingface.convert import from_huggingface, to_huggingface
-from asr.apps.convert.huggingface.granite_speech5 import features_config
+from asr.apps.zoo.encoder.attention.block_attention import BlockAttention
+from asr.apps.zoo.encoder.subsampling.stacked_deltas import deltas
+from asr.apps.zoo.granite_speech5 import features_config
 from asr.base.settings.read import as_mapping
 from asr.base.text.normalize import basic
-from asr.components.encoder.attention.block_attention import BlockAttention
-from asr.components.encoder.subsampling.stacked_deltas import deltas
 from asr.convert import main
 from asr.core.build import build_features
 from asr.core.checkpoint.bundle import read_bundle

@@ -21,7 +21,7 @@ from transformers import (
 )
 
 from asr.apps.convert.huggingface.convert import from_huggingface, to_huggingface
-from asr.apps.convert.huggingface.lasr import features_config
+from asr.apps.zoo.lasr import features_config
 from asr.convert import main
 from asr.core.build import build_features
 from asr.core.checkpoint.bundle import Bundle, read_bundle

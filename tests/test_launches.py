@@ -11,10 +11,11 @@ from typing import Any
 
 import pytest
 
+from asr.base.settings.conf import names
 from benchmarks.gpu.launches import ACCUMULATION, LOGGED, NAME, NO_TRITON, WAYS
 from tests.conftest import CONF, PATIENCE
 
-ENCODERS = sorted(path.stem for path in (CONF / "encoder").glob("*.yaml"))
+ENCODERS = names("encoder")
 HEADS = sorted(path.stem for path in (CONF / "head").glob("*.yaml") if path.stem != "ctc")
 XS = "encoder=conformer_xs"
 FAST = {f"{XS} head=ctc", f"{XS} head=ctc_self_conditioned", f"{XS} head=ctc {LOGGED}"}

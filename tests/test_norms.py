@@ -8,11 +8,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from asr.base.settings.conf import names
 from asr.components.encoder.norm.switchable_norm import SwitchableNorm
 from asr.core.build import component
 from asr.errors import InputError
 from asr.lengths import padding_mask
-from tests.conftest import CONF, resolved
+from tests.conftest import resolved
 from tests.refusals import refused
 
 DIM, FRAMES, EPS = 6, 9, 1e-5
@@ -81,7 +82,7 @@ def random_batch() -> tuple[Tensor, Tensor]:
 
 
 def test_every_norm_has_a_reference_implementation_in_this_file() -> None:
-    named = {path.stem for path in (CONF / "encoder" / "norm").glob("*.yaml")}
+    named = {*names("encoder/norm")}
     assert named == PLAIN.keys() | {"masked_batch_norm"}  # masked_batch_norm is in test_batch_norm.py
 
 

@@ -29,6 +29,7 @@ from asr.align import main as align
 from asr.apps.export import agreement, program
 from asr.apps.export.quantization import QUANTIZATIONS, levelled, to_int8
 from asr.base.onnx.session import run_net, session
+from asr.base.settings.conf import names
 from asr.base.text.normalize import get_normalizer
 from asr.components.features.batched.front_end import FrontEnd
 from asr.components.features.slaney_fbank import PADS
@@ -47,13 +48,13 @@ from asr.interfaces import Features
 from asr.transcribe import main as transcribe
 from asr.tune import main as tune
 from recipes.librispeech.prepare import main as prepare
-from tests.conftest import CONF, SHARED, resolved, settings_with
+from tests.conftest import SHARED, resolved, settings_with
 from tests.nemo import MODEL, needs_model
 from tests.test_average import save
 from tests.tones import write_corpus
 
-FEATURES = sorted(path.stem for path in (CONF / "features").glob("*.yaml"))
-NORMALIZATIONS = sorted(path.stem for path in (CONF / "features" / "normalize").glob("*.yaml"))
+FEATURES = names("features")
+NORMALIZATIONS = names("features/normalize")
 TEXTS = ["ab ba", "a cab"]
 
 
@@ -96,7 +97,7 @@ def test_batched_features_equal_those_of_each_utterance_alone_whatever_the_paddi
 
 
 def test_features_without_a_batched_form_are_refused_by_name() -> None:
-    with refused(InputError, "SlaneyFbank; got SimpleNamespace"):
+    with refused(InputError, "batched form; got SimpleNamespace"):
         FrontEnd(cast(Features, SimpleNamespace()))
 
 

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from asr import Stream
+from asr.base.settings.plugins import ZOO, homes
 from asr.core.build import build_features, build_recognizer, build_tokenizer
 from asr.core.recognition import timing
 from asr.core.recognition.alignment import token_spans
@@ -48,7 +49,7 @@ FEATURES = [
     ["features=fbank", "features.frame_shift_seconds=0.03"],
     ["features=slaney_fbank"],
     ["features=slaney_fbank", "features.pad_mode=reflect"],
-    ["features=htk_fbank"],
+    *([["features=htk_fbank"]] if ZOO in homes() else []),
     ["features=slaney_fbank", "features.frame_length_seconds=0.04", "features.frame_shift_seconds=0.005"],
     ["features=slaney_fbank", "features.frame_shift_seconds=0.03", "features.pad_mode=reflect"],
 ]

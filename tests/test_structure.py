@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from asr.apps.check.settings import Component, check_settings, components, without_files
-from asr.base.settings.plugins import OURS
+from asr.base.settings.plugins import Home, homes
 from asr.base.settings.read import Kind, as_mapping, entries
 from asr.core import build
 from asr.core.objective.language_model import LanguageModelSettings
@@ -52,6 +52,7 @@ LAYERS = [
     ["core/training"],
     ["apps/web"],
     [f"apps/{name}" for name in APPS],
+    ["apps/zoo"],
 ]
 COMMANDS = sorted(
     path.stem
@@ -102,7 +103,7 @@ def test_an_init_contains_at_most_a_docstring() -> None:
         assert [type(node) for node in body] in ([], [ast.Expr]), path
 
 
-@pytest.mark.parametrize("app", ["web", *APPS])
+@pytest.mark.parametrize("app", ["web", *APPS, "zoo"])
 def test_each_app_says_what_it_may_import_and_which_commands_need_it(app: str) -> None:
     about = ast.get_docstring(ast.parse((ROOT / "asr" / "apps" / app / "__init__.py").read_text(encoding="utf-8")))
     named = set(re.findall(r"asr\.(\w+)", about or ""))
@@ -188,12 +189,13 @@ def test_the_wheel_contains_every_package() -> None:
     assert set(listed) == there | {"asr.conf"}
 
 
-def test_the_wheel_contains_the_assets_of_pages() -> None:
-    patterns = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"][
-        "asr.apps.web"
-    ]
-    files = {path for path in (ROOT / "asr" / "apps" / "web").rglob("*.*") if path.suffix in (".css", ".html", ".js")}
-    assert files == {path for pattern in patterns for path in (ROOT / "asr" / "apps" / "web").glob(pattern)}
+@pytest.mark.parametrize(("app", "suffixes"), [("web", (".css", ".html", ".js")), ("zoo", (".yaml",))])
+def test_the_wheel_contains_the_data_of_apps(app: str, suffixes: tuple[str, ...]) -> None:
+    package_data = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"]
+    folder = ROOT / "asr" / "apps" / app
+    files = {path for path in folder.rglob("*.*") if path.suffix in suffixes}
+    assert files
+    assert files == {path for pattern in package_data[f"asr.apps.{app}"] for path in folder.glob(pattern)}
 
 
 def test_only_training_imports_lightning_and_hydra() -> None:
@@ -205,7 +207,15 @@ def test_only_training_imports_lightning_and_hydra() -> None:
 
 
 # folders and modules that may contain configs of components
-MAY_HOLD_CONFIGS = {"core/build", "core/decoder_choice", "core/checkpoint", "core/hub", "apps/convert", "apps/export"}
+MAY_HOLD_CONFIGS = {
+    "core/build",
+    "core/decoder_choice",
+    "core/checkpoint",
+    "core/hub",
+    "apps/convert",
+    "apps/export",
+    "apps/zoo",
+}
 
 
 def test_the_name_config_occurs_only_where_components_are_built_or_stored() -> None:
@@ -225,12 +235,12 @@ def test_recipes_import_only_the_lowest_layers() -> None:
                 assert {theirs, room(theirs)} & RECIPES_MAY, f"recipes/{module} imports {name}"
 
 
-COMPONENTS = components(OURS)
+COMPONENTS = [(file, home) for home in homes() for file in components(home)]
 
 
-@pytest.mark.parametrize("file", COMPONENTS, ids=str)
-def test_yaml_keys_equal_the_keyword_only_parameters_and_each_is_documented(file: Component) -> None:
-    check_settings(file, OURS)
+@pytest.mark.parametrize(("file", "home"), COMPONENTS, ids=str)
+def test_yaml_keys_equal_the_keyword_only_parameters_and_each_is_documented(file: Component, home: Home) -> None:
+    check_settings(file, home)
 
 
 def sections(cls: type) -> Iterator[type]:
@@ -260,12 +270,13 @@ def test_settings_read_from_a_config_convert_back_to_it() -> None:
         } | {key: value for key, value in config.items() if key != "corpus"}
 
 
-def test_every_component_has_a_config() -> None:
-    assert list(without_files(OURS)) == []
+@pytest.mark.parametrize("home", homes(), ids=lambda home: home.package)
+def test_every_component_has_a_config(home: Home) -> None:
+    assert list(without_files(home)) == []
 
 
 def test_no_interpolation_refers_to_another_component() -> None:
-    for path in sorted(CONF.rglob("*.yaml")):
+    for path in sorted(path for home in homes() for path in home.conf.rglob("*.yaml")):
         crossing = re.findall(r"\$\{[^}]*\}", path.read_text(encoding="utf-8"))
         assert set(crossing) <= {"${corpus.name}", "${run_dir}", "${now:%Y-%m-%d_%H-%M-%S}"}, path
 

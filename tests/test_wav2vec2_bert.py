@@ -19,9 +19,9 @@ from transformers import (
 )
 
 from asr.apps.convert.huggingface.convert import from_huggingface
-from asr.apps.convert.huggingface.wav2vec2_bert import MASK, features_config
+from asr.apps.zoo.encoder.attention.shaw_attention import ShawAttention
+from asr.apps.zoo.wav2vec2_bert import MASK, features_config
 from asr.base.text.normalize import basic
-from asr.components.encoder.attention.shaw_attention import ShawAttention
 from asr.convert import main
 from asr.core.build import build_features
 from asr.core.checkpoint.bundle import read_bundle

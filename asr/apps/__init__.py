@@ -1,8 +1,9 @@
 """What commands do beyond training and recognition. Any of these folders may be absent.
 
-An app may import the contract, base, components, core and apps/web, and no other app. Nothing below imports an app:
-without this folder `asr.train`, `asr.train_lm`, `asr.transcribe`, `asr.evaluate`, `asr.align`, `asr.average`,
-`asr.merge` and `asr.model` still work. The docstring of each app says which commands need it, and what the others lose.
+An app may import the contract, base, components, core and apps/web, and no other app; zoo also imports convert. Nothing
+below imports an app: without this folder `asr.train`, `asr.train_lm`, `asr.transcribe`, `asr.evaluate`, `asr.align`,
+`asr.average`, `asr.merge` and `asr.model` still work. The docstring of each app says which commands need it, and what
+the others lose.
 
     web/              parts of HTML pages, of which the other apps make theirs
     bulk/             jobs of many hours: parts, failures, engines
@@ -16,4 +17,5 @@ without this folder `asr.train`, `asr.train_lm`, `asr.transcribe`, `asr.evaluate
     runs/             a table of runs
     serve/            the web page, the HTTP endpoint, and the WebSocket for live speech
     shards/           a corpus packed into tar files; indexes of other toolkits' tar files
+    zoo/              w2v-BERT 2.0, granite TurboCTC and LASR (MedASR), in the form of a plugin
 """

@@ -14,7 +14,7 @@ from torch import nn
 
 from asr.base.language_model.stored import is_token_model, read_token_model, token_model_file
 from asr.base.language_model.token_histories import TokenHistories
-from asr.base.settings.plugins import homes, plugin_of
+from asr.base.settings.plugins import any_named, homes, plugin_of
 from asr.base.settings.rule import Rule, one_of
 from asr.base.text.normalize import get_normalizer
 from asr.core.data.dataset import Augmentation
@@ -350,7 +350,7 @@ def component(group: str, config: Config, where: str = "") -> partial[Any]:
 
 def plugins_of(config: Config, groups: Iterable[str]) -> list[str]:
     """List the plugins whose components the sections of a config name; a config without these sections has none."""
-    if len(homes()) == 1:
+    if not any_named():
         return []
     chosen = [component(group, config[group]) for group in groups if isinstance(config.get(group), Mapping)]
     return sorted({plugin for make in chosen for module in _modules(make) if (plugin := plugin_of(module))})

@@ -12,8 +12,8 @@ from typing import Any
 
 import yaml
 
-from asr.base.settings.conf import CONF, default_settings, names
-from asr.base.settings.plugins import OURS
+from asr.base.settings.conf import CONF, default_settings, files, names
+from asr.base.settings.plugins import OURS, homes
 from asr.base.settings.read import Entry, Kind, entries
 from asr.base.settings.rule import MAX_NUMBER, one_of
 from asr.base.text.normalize import NORMALIZERS
@@ -158,8 +158,8 @@ def _component_page(group: str) -> str:
     package = f"{OURS.of(group).package}.{group}".replace(".", "/")
     intro = f"A file of `conf/{group}/` configures a class in `{package}/`: `{example}`."
     parts = [f"# {group}\n\n{intro}\n"]
-    for folder in [CONF / group, *sorted(path for path in (CONF / group).rglob("*") if path.is_dir())]:
-        mine = folder.relative_to(CONF).as_posix()
+    parts_of = {path.relative_to(home.conf) for home in homes() for path in (home.conf / group).rglob("*/")}
+    for mine in [group, *sorted(folder.as_posix() for folder in parts_of if folder.as_posix() != group)]:
         if mine != group:
             parts.append(f"## {mine}\n\nFiles of this part are chosen by an override: `{mine}={names(mine)[0]}`.\n")
         classes: dict[str, list[str]] = {}
@@ -170,24 +170,24 @@ def _component_page(group: str) -> str:
     return "\n".join(parts)
 
 
-def _class_section(group: str, name: str, files: list[str]) -> str:
+def _class_section(group: str, name: str, chosen: list[str]) -> str:
     """Return the description of a class and the table of its settings.
 
     The table has the defaults in each YAML file that configures the class.
     """
-    settings = {file: {"name": name, **default_settings(group, file)} for file in files}
-    texts = {file: (CONF / group / f"{file}.yaml").read_text(encoding="utf-8") for file in files}
+    settings = {file: {"name": name, **default_settings(group, file)} for file in chosen}
+    paths = {path.stem: path for path in files(group)}
     cls = build.find_class(group, name)
     rules, meanings = build.rules(cls), argument_docs(cls)
     description = re.split(r"\n *\n(?=Args:|Shapes:|Raises:|Attributes:)", inspect.getdoc(cls) or "")[0]
-    notes = {file: comments(texts[file]) for file in files}
+    notes = {file: comments(paths[file].read_text(encoding="utf-8")) for file in chosen}
     rows = []
-    for key in (key for key in settings[files[0]] if key != "name"):
+    for key in (key for key in settings[chosen[0]] if key != "name"):
         rule = rules[key].words if key in rules else f"a component of `{group}/{key}`"
-        default = _defaults({file: _part_or_value(settings[file][key]) for file in files})
+        default = _defaults({file: _part_or_value(settings[file][key]) for file in chosen})
         rows.append(_row(key, rule, default, meanings.get(key, ""), _comment(key, notes)))
-    listed = "Files: " if len(files) > 1 else "File: "
-    listed += ", ".join(f"`conf/{group}/{file}.yaml`" for file in files)
+    listed = "Files: " if len(chosen) > 1 else "File: "
+    listed += ", ".join(f"`{paths[file].relative_to(CONF.parent).as_posix()}`" for file in chosen)
     listed += f". Class: `{cls.__module__}.{cls.__name__}`."
     return f"{description}\n\n{listed}\n\n{table(HEADER, rows) if rows else 'It has no settings.'}\n"
 

@@ -1,4 +1,4 @@
-"""Default settings, read from the files in conf/ of asr and of the plugins."""
+"""Default settings, read from the files in conf/ of asr, of its zoo and of the plugins."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -26,7 +26,7 @@ def names(group: str) -> list[str]:
 
 
 def files(group: str) -> list[Path]:
-    """List the files of conf/<group> of asr and of the plugins."""
+    """List the files of conf/<group> of asr, of its zoo and of the plugins."""
     return [path for home in homes() for path in sorted((home.conf / group).glob("*.yaml"))]
 
 

@@ -1,7 +1,8 @@
-"""The packages in which components and their YAML files are found: asr, and the plugins that the user's command names.
+"""The packages in which components and their YAML files are found: asr, its zoo, and the plugins that a command names.
 
-A plugin is imported only because the command names it, never because a bundle or a checkpoint does: a bundle may come
-from an untrusted source, and importing a package runs its code.
+The zoo, `asr/apps/zoo`, has the form of a plugin, but needs no option: it is used where its folder is there. A plugin
+is imported only because the command names it, never because a bundle or a checkpoint does: a bundle may come from an
+untrusted source, and importing a package runs its code.
 """
 
 import importlib.util
@@ -49,13 +50,14 @@ class Home:
 _HERE = Path(__file__).parents[2]
 _CONF = _HERE / "conf" if (_HERE / "conf").is_dir() else _HERE.parent / "conf"  # in a wheel: inside
 OURS = Home("asr.components", _HERE / "components", _CONF, {"objective": Home("asr.core", _HERE / "core", _CONF)})
+ZOO = Home("asr.apps.zoo", _HERE / "apps" / "zoo", _HERE / "apps" / "zoo" / "conf")
 
 _named: dict[str, Home] = {}  # the plugins that the command has named, by package
 
 
 def homes() -> list[Home]:
-    """Return asr, and the plugins named so far."""
-    return [OURS, *_named.values()]
+    """Return asr, its zoo if the folder is there, and the plugins named so far."""
+    return [OURS, *([ZOO] if ZOO.folder.is_dir() else []), *_named.values()]
 
 
 def use(packages: Iterable[str], option: str = "plugins") -> None:
@@ -111,6 +113,11 @@ def check_named(packages: object, where: object) -> None:
             )
             cure = f"If you trust that package, give --plugin {package} (asr.train: plugins=[{package}])"
             raise InputError(f"{must}, because a model must not run code. {cure}.")
+
+
+def any_named() -> bool:
+    """Whether the command has named a plugin."""
+    return bool(_named)
 
 
 def plugin_of(module: str) -> str | None:

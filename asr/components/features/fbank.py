@@ -3,9 +3,11 @@
 from collections.abc import Callable
 
 import torch
-from torch import Tensor
+import torch.nn.functional as F
+from torch import Tensor, nn
 
 from asr.base.settings.rule import FrameLength, FrameShift, MelBins, SampleRate
+from asr.components.features.batched.spectrum import fourier, framed, power_spectrum
 from asr.interfaces import Normalization
 from asr.lengths import Lengths
 
@@ -61,6 +63,11 @@ class Fbank:
         frames = (waveform * INT16_SCALE).unfold(0, self.window, self.hop)  # (T, window)
         return torch.cat([self._log_mel(block) for block in frames.split(BLOCK_FRAMES)])
 
+    @property
+    def batched(self) -> nn.Module:
+        """The energies of a padded batch."""
+        return BatchedFbank(self)
+
     def num_frames(self, num_samples: Lengths) -> Lengths:
         """Return the number of frames T of `num_samples` samples (an int or a tensor)."""
         frames = (num_samples - self.window) // self.hop + 1
@@ -73,6 +80,26 @@ class Fbank:
         spectrum = torch.fft.rfft(frames * self.povey, n=self.fft_points)
         power = spectrum.real.square() + spectrum.imag.square()  # (T, FFT bins); abs() would take a root
         return (power @ self.mel.to(power)).clamp(min=FLOOR).log()
+
+
+class BatchedFbank(nn.Module):
+    """Log-mel energies of `Fbank` for a padded batch."""
+
+    fourier: Tensor
+    mel: Tensor
+
+    def __init__(self, features: Fbank) -> None:
+        super().__init__()
+        self.window, self.hop = features.window, features.hop
+        self.register_buffer("fourier", fourier(features.povey, features.fft_points))
+        self.register_buffer("mel", features.mel)
+
+    def forward(self, waveforms: Tensor, sample_counts: Tensor) -> Tensor:
+        """Map waveforms (B, S), 0 in the padding, to (B, T, F)."""
+        frames = framed(waveforms * INT16_SCALE, self.window, self.hop)  # (B, T, window)
+        frames = frames - frames.mean(dim=-1, keepdim=True)
+        sharper = frames - PREEMPHASIS * F.pad(frames, (1, 0))[..., :-1]  # sample 0 has no effect: its weight is 0
+        return (power_spectrum(sharper @ self.fourier) @ self.mel).clamp(min=FLOOR).log()
 
 
 def triangles(sample_rate: int, fft_points: int, num_mel_bins: int, min_hertz: float, max_hertz: float) -> Tensor:

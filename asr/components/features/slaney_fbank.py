@@ -6,9 +6,11 @@ from typing import Annotated
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from asr.base.settings.rule import FrameLength, FrameShift, MelBins, SampleRate, one_of
+from asr.components.features.batched.spectrum import PADS as BATCHED_PADS
+from asr.components.features.batched.spectrum import fourier, framed, power_spectrum
 from asr.interfaces import Normalization
 from asr.lengths import Lengths
 
@@ -77,6 +79,11 @@ class SlaneyFbank:
         frames = padded.unfold(0, self.window, self.hop)[:num_frames]  # (T, window)
         return torch.cat([self._log_mel(block) for block in frames.split(BLOCK_FRAMES)])
 
+    @property
+    def batched(self) -> nn.Module:
+        """The energies of a padded batch."""
+        return BatchedSlaneyFbank(self)
+
     def num_frames(self, num_samples: Lengths) -> Lengths:
         """Return the number of frames T of `num_samples` samples (an int or a tensor)."""
         return num_samples // self.hop
@@ -86,6 +93,26 @@ class SlaneyFbank:
         spectrum = torch.fft.rfft(frames * self.hann.to(frames), n=self.fft_points)
         power = spectrum.real.square() + spectrum.imag.square()  # (T, FFT bins); abs() would take a root
         return (power @ self.mel.to(power)).add_(FLOOR).log_()
+
+
+class BatchedSlaneyFbank(nn.Module):
+    """Log-mel energies of `SlaneyFbank` for a padded batch."""
+
+    fourier: Tensor
+    mel: Tensor
+
+    def __init__(self, features: SlaneyFbank) -> None:
+        super().__init__()
+        self.window, self.hop = features.window, features.hop
+        self.pad = BATCHED_PADS[features.pad_mode]
+        self.register_buffer("fourier", fourier(features.hann, features.fft_points))
+        self.register_buffer("mel", features.mel)
+
+    def forward(self, waveforms: Tensor, sample_counts: Tensor) -> Tensor:
+        """Map waveforms (B, S), 0 in the padding, to (B, T, F)."""
+        sharper = waveforms - PREEMPHASIS * F.pad(waveforms, (1, 0))[:, :-1]
+        centred = self.pad(sharper, sample_counts, (self.window + 1) // 2)
+        return (power_spectrum(framed(centred, self.window, self.hop) @ self.fourier) @ self.mel + FLOOR).log()
 
 
 def _reflected(waveform: Tensor, before: int, after: int) -> Tensor:

@@ -92,7 +92,6 @@ def compose_settings(overrides: Sequence[str], root: str = "train", read: Reader
     from omegaconf.errors import OmegaConfBaseException
 
     overrides = readable_arguments(overrides, root)
-    search_plugins()
     try:
         with initialized_hydra():
             composed: Any = OmegaConf.to_container(compose(root, list(overrides)), resolve=True, throw_on_missing=True)
@@ -164,9 +163,10 @@ def hydra_rules() -> dict[str, Any]:
 
 
 def initialized_hydra() -> AbstractContextManager[None]:
-    """Return a context in which Hydra composes the files of asr's conf/."""
+    """Return a context in which Hydra composes the files in conf/ of asr, of its zoo and of the plugins."""
     from hydra import initialize_config_dir
 
+    search_plugins()
     return initialize_config_dir(str(CONF), **hydra_rules())
 
 
@@ -227,7 +227,7 @@ def plugins_named(arguments: Sequence[str]) -> list[str]:
 
 @cache
 def search_plugins() -> None:
-    """Let Hydra find the YAML files of the plugins, after those of asr."""
+    """Let Hydra find the YAML files of the zoo and of the plugins, after those of asr."""
     from hydra.core.config_search_path import ConfigSearchPath
     from hydra.core.plugins import Plugins
     from hydra.plugins.search_path_plugin import SearchPathPlugin
@@ -320,9 +320,10 @@ def help_text(command: Command, root: str) -> str:
     settings = (CONF / f"{root}.yaml").read_text(encoding="utf-8").strip()
     chosen = set(re.findall(r"^  - (\w+): ", settings, re.MULTILINE))
     groups: dict[str, list[str]] = {}
-    for path in sorted(CONF.glob("*/**/*.yaml")):
-        if path.relative_to(CONF).parts[0] in chosen:
-            groups.setdefault(path.parent.relative_to(CONF).as_posix(), []).append(path.stem)
+    files = (path.relative_to(home.conf) for home in homes() for path in home.conf.glob("*/**/*.yaml"))
+    for file in sorted(files):
+        if file.parts[0] in chosen:
+            groups.setdefault(file.parent.as_posix(), []).append(file.stem)
     return HELP.format(
         about=(sys.modules[command.__module__].__doc__ or "").strip(),
         example="(encoder=transformer) or changes a setting (encoder.num_layers=8)"

@@ -7,6 +7,7 @@ class Loudness:
     dim = 20
     samples_ahead = 0
     frames_before = 0
+    batched = None
 
     def __init__(self, *, normalize, sample_rate):
         self.normalize = normalize()

@@ -1,11 +1,13 @@
 """The folder of a model saved by Hugging Face's transformers."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from asr.apps.convert.folder import read_folder
+from asr.apps.convert.foreign import Choices, ModelParts
+from asr.apps.convert.packages import Reader
 from asr.apps.convert.section import Section, mapping
 from asr.base.system.learnt import parse_json
 from asr.core.checkpoint.bundle import CARD, replace_folder
@@ -64,6 +66,19 @@ def read_model_folder(folder: Path) -> Folder:
         raise InputError(f"{PREPROCESSOR}, or {PROCESSOR}, must exist; both are missing.")
     extractor = mapping(processor.get("feature_extractor"), f"{PROCESSOR}: feature_extractor")
     return Folder(files, config, extractor, processor)
+
+
+def model_type(path: Path) -> object:
+    """Return what the config of a folder saved by transformers calls the architecture; None for another path."""
+    if not is_huggingface(path):
+        return None
+    [content] = read_folder(path, lambda name: name == CONFIG, ()).values()
+    return mapping(parse_json(content, CONFIG), CONFIG).get("model_type")
+
+
+def of_transformers(name: str, read: Callable[[Folder, Choices], ModelParts]) -> Reader:
+    """Return the reader of an architecture of transformers, whose `model_type` is `name`."""
+    return Reader(name, lambda path: model_type(path) == name, lambda path, own: read(read_model_folder(path), own))
 
 
 def to_json(value: Any) -> bytes:

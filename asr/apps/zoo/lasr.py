@@ -230,7 +230,7 @@ def _is_sentinel(token: Section, vocab_size: int) -> bool:
     return is_outside and isinstance(name, str) and SENTINEL.fullmatch(name) is not None
 
 
-def is_lasr(config: Section) -> bool:
+def fits(config: Section) -> bool:
     """Whether a model of asr, given its config, has the encoder of LASR."""
     return bool(config["encoder"]["name"] == WEIGHTED)
 

@@ -3,9 +3,10 @@
 from collections.abc import Callable
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from asr.base.settings.rule import FrameLength, FrameShift, MelBins, SampleRate
+from asr.components.features.batched.spectrum import fourier, framed, power_spectrum
 from asr.components.features.fbank import triangles
 from asr.errors import InputError
 from asr.interfaces import Normalization
@@ -69,6 +70,11 @@ class HannFbank:
         frames = waveform.unfold(0, self.window, self.hop)  # (T, window)
         return torch.cat([self._log_mel(block) for block in frames.split(BLOCK_FRAMES)])
 
+    @property
+    def batched(self) -> nn.Module:
+        """The energies of a padded batch."""
+        return BatchedHannFbank(self)
+
     def num_frames(self, num_samples: Lengths) -> Lengths:
         """Return the number of frames T of `num_samples` samples (an int or a tensor)."""
         return strided_lengths(num_samples, kernel_size=self.window, stride=self.hop, padding=0)
@@ -78,3 +84,21 @@ class HannFbank:
         spectrum = torch.fft.rfft(frames * self.hann.to(frames), n=self.fft_points)
         power = spectrum.real.square() + spectrum.imag.square()  # (T, FFT bins); abs() would take a root
         return (power @ self.mel.to(power)).clamp(min=FLOOR).log()
+
+
+class BatchedHannFbank(nn.Module):
+    """Log-mel energies of `HannFbank` for a padded batch."""
+
+    fourier: Tensor
+    mel: Tensor
+
+    def __init__(self, features: HannFbank) -> None:
+        super().__init__()
+        self.window, self.hop = features.window, features.hop
+        self.register_buffer("fourier", fourier(features.hann, features.fft_points))
+        self.register_buffer("mel", features.mel)
+
+    def forward(self, waveforms: Tensor, sample_counts: Tensor) -> Tensor:
+        """Map waveforms (B, S), 0 in the padding, to (B, T, F)."""
+        frames = framed(waveforms, self.window, self.hop)  # (B, T, window)
+        return (power_spectrum(frames @ self.fourier) @ self.mel).clamp(min=FLOOR).log()

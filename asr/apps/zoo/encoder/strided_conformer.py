@@ -5,10 +5,10 @@ from typing import Annotated, cast
 
 from torch import Tensor, nn
 
+from asr.apps.zoo.encoder.subsampling.stacked_frames import grouped
 from asr.base.settings.rule import Bias, Dim, FeedForwardFactor, Heads, Layers, Probability, whole
 from asr.components.encoder.conformer import ConformerBlock, FeedForward
 from asr.components.encoder.stack import check_heads, run_blocks, with_blocks
-from asr.components.encoder.subsampling.stacked_frames import grouped
 from asr.errors import InputError
 from asr.interfaces import (
     NO_TAPS,

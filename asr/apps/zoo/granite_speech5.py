@@ -206,7 +206,7 @@ def _with_one_head(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return left
 
 
-def is_granite_speech5(config: Section) -> bool:
+def fits(config: Section) -> bool:
     """Whether a model of asr, given its config, has the encoder of granite TurboCTC."""
     return bool(config["encoder"]["name"] == ENCODER)
 

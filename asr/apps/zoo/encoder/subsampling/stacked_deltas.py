@@ -5,8 +5,8 @@ from typing import Annotated
 import torch
 from torch import Tensor, nn
 
+from asr.apps.zoo.encoder.subsampling.stacked_frames import grouped
 from asr.base.settings.rule import whole
-from asr.components.encoder.subsampling.stacked_frames import grouped
 from asr.lengths import Lengths, padding_mask
 
 

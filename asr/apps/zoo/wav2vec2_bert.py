@@ -12,8 +12,8 @@ from asr.apps.convert.foreign import CTC_HEAD, Choices, ModelParts, Vocabulary, 
 from asr.apps.convert.huggingface.config import GENERAL_KEYS
 from asr.apps.convert.huggingface.extractor import EXTRACTOR_KEYS, check_kind, give_extractor
 from asr.apps.convert.huggingface.files import Folder, to_json
-from asr.apps.convert.huggingface.vocab_json import give_characters, take_characters
 from asr.apps.convert.section import Section, check, check_parts, mapping, whole
+from asr.apps.zoo.vocab_json import give_characters, take_characters
 from asr.base.settings.conf import default_settings
 from asr.base.system.learnt import parse_json
 from asr.base.text.normalize import as_written
@@ -248,7 +248,7 @@ def _characters(texts: Sequence[str]) -> Vocabulary:
     return Vocabulary({"name": "char"}, tokenizer.files(), tokenizer.pieces[1:], [], [])
 
 
-def is_wav2vec2_bert(config: Section) -> bool:
+def fits(config: Section) -> bool:
     """Whether a model of asr, given its config, has the attention of w2v-BERT 2.0."""
     attention = config["encoder"].get("attention")
     return isinstance(attention, Mapping) and attention.get("name") == "shaw_attention"

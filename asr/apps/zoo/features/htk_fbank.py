@@ -4,9 +4,11 @@ from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from asr.base.settings.rule import FrameLength, FrameShift, MelBins, SampleRate
+from asr.components.features.batched.spectrum import PADS as BATCHED_PADS
+from asr.components.features.batched.spectrum import fourier, framed, power_spectrum
 from asr.components.features.slaney_fbank import PADS, triangles
 from asr.interfaces import Normalization
 from asr.lengths import Lengths
@@ -69,6 +71,11 @@ class HTKFbank:
         frames = padded.unfold(0, self.window, self.hop)[:num_frames]  # (T, window)
         return torch.cat([self._log_mel(block) for block in frames.split(BLOCK_FRAMES)])
 
+    @property
+    def batched(self) -> nn.Module:
+        """The energies of a padded batch."""
+        return BatchedHTKFbank(self)
+
     def num_frames(self, num_samples: Lengths) -> Lengths:
         """Return the number of frames T of `num_samples` samples (an int or a tensor), which is even."""
         return (num_samples // self.hop + 1) // 2 * 2
@@ -82,6 +89,26 @@ class HTKFbank:
         spectrum = torch.fft.rfft(frames * self.hann.to(frames), n=self.fft_points)
         power = spectrum.real.square() + spectrum.imag.square()  # (T, FFT bins); abs() would take a root
         return (power @ self.mel.to(power)).clamp(min=FLOOR).log()
+
+
+class BatchedHTKFbank(nn.Module):
+    """Log-mel energies of `HTKFbank` for a padded batch."""
+
+    fourier: Tensor
+    mel: Tensor
+
+    def __init__(self, features: HTKFbank) -> None:
+        super().__init__()
+        self.window, self.hop = features.window, features.hop
+        self.num_samples = features.num_samples
+        self.register_buffer("fourier", fourier(features.hann, features.fft_points))
+        self.register_buffer("mel", features.mel)
+
+    def forward(self, waveforms: Tensor, sample_counts: Tensor) -> Tensor:
+        """Map waveforms (B, S), 0 in the padding, to (B, T, F)."""
+        counts = self.num_samples(sample_counts)
+        centred = BATCHED_PADS["reflect"](F.pad(waveforms, (0, 1)), counts, (self.window + 1) // 2)
+        return (power_spectrum(framed(centred, self.window, self.hop) @ self.fourier) @ self.mel).clamp(min=FLOOR).log()
 
 
 def _triangles(sample_rate: int, fft_points: int, num_mel_bins: int) -> Tensor:

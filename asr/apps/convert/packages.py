@@ -1,0 +1,81 @@
+"""Readers and writers of models of other toolkits in packages with components: asr's zoo and plugins.
+
+The module `convert` of a package lists them as READERS and WRITERS. A plugin's is imported only if the command names
+the plugin.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from importlib import import_module
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+from asr.apps.convert.foreign import Choices, ModelParts
+from asr.base.settings.plugins import homes
+from asr.core.checkpoint.bundle import Bundle
+from asr.errors import InputError, shown
+
+MODULE, READERS, WRITERS = "convert", "READERS", "WRITERS"
+
+
+class Reader(NamedTuple):
+    """Reads the models of an architecture.
+
+    Args:
+        name: name of the architecture, for errors: `model_type`, if its models are folders of transformers.
+        fits: whether a path, of any file or folder, is such a model.
+        read: converts the model at the path.
+    """
+
+    name: str
+    fits: Callable[[Path], bool]
+    read: Callable[[Path, Choices], ModelParts]
+
+
+class Writer(NamedTuple):
+    """Writes models of an architecture as folders for transformers.
+
+    Args:
+        name: name of the architecture, for errors.
+        fits: whether a model, given its config, has a part that only this architecture has.
+        write: converts a bundle, given its path for errors, to the files of the folder, by name.
+    """
+
+    name: str
+    fits: Callable[[Mapping[str, Any]], bool]
+    write: Callable[[Bundle, Path], dict[str, bytes]]
+
+
+Entry = TypeVar("Entry", Reader, Writer)
+
+
+def readers() -> list[Reader]:
+    """Return the readers of all packages."""
+    return [*_entries(READERS, Reader)]
+
+
+def writers() -> list[Writer]:
+    """Return the writers of all packages."""
+    return [*_entries(WRITERS, Writer)]
+
+
+def _entries(name: str, kind: type[Entry]) -> Iterator[Entry]:
+    for home in homes():
+        if not (home.folder / f"{MODULE}.py").is_file():
+            continue
+        module = import_module(f"{home.package}.{MODULE}")
+        if not {READERS, WRITERS} & vars(module).keys():
+            raise InputError(f"{module.__name__} must define {READERS} or {WRITERS}; it defines neither.")
+        for entry in vars(module).get(name, ()):
+            if not isinstance(entry, kind):
+                must = f"{module.__name__}.{name} must list objects of the class {kind.__name__} of {__name__}"
+                raise InputError(f"{must}; got {shown(entry)}.")
+            yield entry
+
+
+def fitting(entries: Iterable[Entry], model: Any) -> Entry | None:
+    """Return the reader that fits a path, or the writer that fits a config; None if there is none."""
+    found = [entry for entry in entries if entry.fits(model)]
+    if len(found) > 1:
+        names = ", ".join(entry.name for entry in found)
+        raise InputError(f"one architecture must fit the model; got {names}. Give fewer packages by --plugin.")
+    return found[0] if found else None

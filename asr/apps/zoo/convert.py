@@ -1,0 +1,9 @@
+"""The readers and writers of the zoo, for asr.convert and `asr.export --to huggingface`."""
+
+from asr.apps.convert.huggingface.files import of_transformers
+from asr.apps.convert.packages import Writer
+from asr.apps.zoo import granite_speech5, lasr, wav2vec2_bert
+
+MODELS = (wav2vec2_bert, granite_speech5, lasr)
+READERS = [of_transformers(model.MODEL, model.read) for model in MODELS]
+WRITERS = [Writer(model.MODEL, model.fits, model.write) for model in MODELS]
