@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from asr.apps.convert.foreign import Converted
 
 BUNDLE, NEMO, HUGGING_FACE = "bundle", "nemo", "huggingface"
+FORMATS = (BUNDLE, NEMO, HUGGING_FACE)
 PAD_MODES = ("zeros", "reflect")
 
 
@@ -35,9 +36,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("model", metavar="MODEL", help=model)
     output = "folder or archive to write; an older one is replaced"
     parser.add_argument("-o", "--output", metavar="PATH", type=Path, required=True, help=output)
-    parser.add_argument(
-        "--to", choices=(BUNDLE, NEMO, HUGGING_FACE), default=BUNDLE, help="output format (default bundle)"
-    )
+    formats = f"output format: {', '.join(FORMATS)}, or a format of a package of --plugin (default {BUNDLE})"
+    parser.add_argument("--to", metavar="FORMAT", default=BUNDLE, help=formats)
     pad_mode = "padding around a waveform: zeros (default, as in NeMo 3) or reflect (as in NeMo 1)"
     parser.add_argument("--pad-mode", choices=PAD_MODES, help=pad_mode)
     texts = "for a model that was pre-trained only: add a random output layer for the characters of this manifest"
@@ -53,7 +53,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for option in ("pad_mode", "texts", "adapter", "source", "local_attention"):
             if getattr(options, option) not in (None, False):
                 raise InputError(f"--{option.replace('_', '-')} needs --to bundle; other formats have no such setting.")
-        (to_archive if options.to == NEMO else to_folder)(options.model, options.output)
+        if options.to == NEMO:
+            to_archive(options.model, options.output)
+        else:
+            to_folder(options.model, options.output, options.to)
     elif options.adapter and options.texts is None:
         raise InputError("--adapter needs --texts: only a model that was pre-trained gets an adapter block.")
     else:
@@ -84,21 +87,23 @@ def to_bundle(options: Namespace) -> None:
         path, origin = downloaded.path, str(downloaded.address)
         source = source or _of_hub(downloaded.address.owner, downloaded.card)
     if not path.exists():
-        must = f"{path}: MODEL must be a .nemo archive, or a folder of its files or of transformers' files"
+        folders = "a .nemo archive, a folder of its files or of transformers' files"
+        must = f"{path}: MODEL must be {folders}, or a model that a package of --plugin reads"
         raise InputError(f"{must}; it does not exist.{hub_hint(path)}")
-    check_apart("--output", output, [bundle_folder(path) if is_bundle(path) else path])
-    if local_attention is not None and options.texts is None and is_bundle(path):
+    with errors_of(path):
+        is_of_package = fitting(readers(), path) is not None  # its files may have the names of a bundle's
+    is_ours = is_bundle(path) and not is_of_package
+    check_apart("--output", output, [bundle_folder(path) if is_ours else path])
+    if local_attention is not None and options.texts is None and is_ours:
         bundle = read_bundle(bundle_folder(path))
         replace_bundle(output, with_local_attention(bundle, local_attention, path))
         print(f"{output}: {path}, with local attention to {local_attention} frames on each side")
         return
-    if path.is_dir() and all((path / name).is_file() for name in OF_A_BUNDLE):
+    if is_ours and all((path / name).is_file() for name in OF_A_BUNDLE):
         raise InputError(f"{path}: this is already a bundle of asr. To convert it, add --to nemo or --to huggingface.")
     texts = None if options.texts is None else [utterance.text for utterance in read_manifest(options.texts)]
     choices = Choices(options.pad_mode or PAD_MODES[0], texts, options.adapter)
-    with errors_of(path):
-        has_reader = is_huggingface(path) or fitting(readers(), path) is not None
-    converted = (from_huggingface if has_reader else from_nemo)(path, choices)
+    converted = (from_huggingface if is_of_package or is_huggingface(path) else from_nemo)(path, choices)
     if local_attention is not None:
         converted = converted._replace(bundle=with_local_attention(converted.bundle, local_attention, path))
     card = model_card(output, origin, source, converted)
@@ -121,22 +126,27 @@ def to_archive(model: str, output: Path) -> None:
     print(f"{output}: {', '.join(name for name, _ in files)}", file=message_stream(output))
 
 
-def to_folder(model: str, output: Path) -> None:
-    """Convert a bundle to a folder for transformers."""
+def to_folder(model: str, output: Path, form: str) -> None:
+    """Convert a bundle to a folder for transformers, or in a format of a package."""
     from asr.apps.convert.huggingface.convert import to_huggingface
-    from asr.apps.convert.huggingface.files import replace_huggingface
+    from asr.apps.convert.huggingface.files import replace_converted
     from asr.apps.convert.huggingface.parakeet import names_left_out
+    from asr.apps.convert.packages import write_by_package, writers
+    from asr.base.settings.rule import one_of
     from asr.core.checkpoint.bundle import read_bundle
     from asr.core.checkpoint.load import bundle_folder
     from asr.core.hub.download import path_of
 
+    one_of(*dict.fromkeys([*FORMATS, *(writer.form for writer in writers())])).check("--to", form)
     folder = bundle_folder(path_of(model))
     check_apart("--output", output, [folder])
     bundle = read_bundle(folder)
-    files = to_huggingface(bundle, folder)
-    replace_huggingface(output, files)
+    files = to_huggingface(bundle, folder) if form == HUGGING_FACE else write_by_package(bundle, folder, form)
+    if files is None:
+        raise InputError(f"{folder}: a writer of --to {form} must fit the model; none does. Give another --to.")
+    replace_converted(output, files)
     print(f"{output}: {', '.join(files)}")
-    if left_out := names_left_out(bundle):
+    if form == HUGGING_FACE and (left_out := names_left_out(bundle)):
         print(f"Left out: {', '.join(left_out)}. Parakeet has no CTC head in addition to a transducer.")
 
 

@@ -15,6 +15,7 @@ from asr.core.checkpoint.bundle import Bundle
 from asr.errors import InputError, shown
 
 MODULE, READERS, WRITERS = "convert", "READERS", "WRITERS"
+HUGGING_FACE = "huggingface"  # the format of transformers
 
 
 class Reader(NamedTuple):
@@ -32,17 +33,19 @@ class Reader(NamedTuple):
 
 
 class Writer(NamedTuple):
-    """Writes models of an architecture as folders for transformers.
+    """Writes the models of an architecture as folders.
 
     Args:
         name: name of the architecture, for errors.
         fits: whether a model, given its config, has a part that only this architecture has.
         write: converts a bundle, given its path for errors, to the files of the folder, by name.
+        form: the value of `--to` that chooses the format of the folder: that of transformers, or another name.
     """
 
     name: str
     fits: Callable[[Mapping[str, Any]], bool]
     write: Callable[[Bundle, Path], dict[str, bytes]]
+    form: str = HUGGING_FACE
 
 
 Entry = TypeVar("Entry", Reader, Writer)
@@ -70,6 +73,12 @@ def _entries(name: str, kind: type[Entry]) -> Iterator[Entry]:
                 must = f"{module.__name__}.{name} must list objects of the class {kind.__name__} of {__name__}"
                 raise InputError(f"{must}; got {shown(entry)}.")
             yield entry
+
+
+def write_by_package(bundle: Bundle, path: Path, form: str) -> dict[str, bytes] | None:
+    """Convert a bundle to the files of a folder by the writer of a package; None if no writer of the format fits."""
+    writer = fitting([writer for writer in writers() if writer.form == form], bundle.config)
+    return None if writer is None else writer.write(bundle, path)
 
 
 def fitting(entries: Iterable[Entry], model: Any) -> Entry | None:

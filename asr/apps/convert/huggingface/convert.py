@@ -6,10 +6,9 @@ from asr.apps.convert.foreign import USUAL, Choices, Converted, convert, errors_
 from asr.apps.convert.huggingface import parakeet
 from asr.apps.convert.huggingface.config import KEYS
 from asr.apps.convert.huggingface.files import model_type, of_transformers
-from asr.apps.convert.packages import fitting, readers, writers
+from asr.apps.convert.packages import HUGGING_FACE, fitting, readers, write_by_package
 from asr.apps.convert.section import as_yaml
 from asr.core.checkpoint.bundle import Bundle
-from asr.core.hub.huggingface_files import NEEDED
 from asr.errors import InputError
 
 PARAKEET = [of_transformers(name, parakeet.read) for name in KEYS]
@@ -27,12 +26,5 @@ def from_huggingface(path: Path, choices: Choices = USUAL) -> Converted:
 
 
 def to_huggingface(bundle: Bundle, path: Path) -> dict[str, bytes]:
-    """Convert a bundle to the files of a folder for transformers, by name; the writer is Parakeet's if none fits."""
-    writer = fitting(writers(), bundle.config)
-    if writer is None:
-        return parakeet.write(bundle, path)
-    files = writer.write(bundle, path)
-    for name in NEEDED:
-        if name not in files:
-            raise InputError(f"the writer of {writer.name} must return {', '.join(NEEDED)}; {name} is missing.")
-    return files
+    """Convert a bundle to the files of a folder for transformers, by name; a Parakeet's if no package's writer fits."""
+    return write_by_package(bundle, path, HUGGING_FACE) or parakeet.write(bundle, path)

@@ -86,12 +86,12 @@ def to_json(value: Any) -> bytes:
     return (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode()
 
 
-def replace_huggingface(folder: Path, files: Mapping[str, bytes]) -> None:
-    """Write a folder for transformers; an older folder is replaced as a whole, as in `replace_bundle`."""
+def replace_converted(folder: Path, files: Mapping[str, bytes]) -> None:
+    """Write a folder for transformers or of another format; an older one is replaced, as in `replace_bundle`."""
 
     def write(unfinished: Path) -> None:
         unfinished.mkdir(parents=True)
         for name, content in files.items():
             (unfinished / name).write_bytes(content)
 
-    replace_folder(folder, WRITTEN, NEEDED, write)
+    replace_folder(folder, {*WRITTEN, *files}, {*NEEDED} & files.keys() or files.keys(), write)

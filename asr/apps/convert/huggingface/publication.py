@@ -11,14 +11,16 @@ import yaml
 
 from asr.apps.convert.conformer import kind_of
 from asr.apps.convert.huggingface.convert import to_huggingface
-from asr.apps.convert.huggingface.files import replace_huggingface
+from asr.apps.convert.huggingface.files import replace_converted
 from asr.apps.convert.huggingface.parakeet import names_left_out
 from asr.base.system.files import check_apart, real
+from asr.base.system.learnt import parse_json
 from asr.base.text.numbers import interval, number, rate
 from asr.core.checkpoint.bundle import CARD, read_bundle
 from asr.core.checkpoint.load import BUNDLE, bundle_folder
 from asr.core.hub.huggingface_files import CONFIG
 from asr.core.run.names import RESULTS
+from asr.errors import InputError
 
 TASK = "automatic-speech-recognition"  # the hub's name for speech recognition
 TAGS = ("speech", "conformer")
@@ -60,7 +62,7 @@ def publish(model: Path, output: Path, language: str | None, license: str | None
     bundle = read_bundle(folder)
     files = to_huggingface(bundle, folder)
     results = read_results(folder.parent / RESULTS) if folder.name == BUNDLE else {}
-    [architecture] = json.loads(files[CONFIG])["architectures"]
+    architecture = _architecture(files)
     card = model_card(
         real(output).name,
         bundle.config,
@@ -71,8 +73,17 @@ def publish(model: Path, output: Path, language: str | None, license: str | None
         licence=license,
     )
     files[CARD] = card.encode()
-    replace_huggingface(output, files)
+    replace_converted(output, files)
     return list(files), names_left_out(bundle)
+
+
+def _architecture(files: Mapping[str, bytes]) -> str:
+    """Return transformers' class, which config.json names; a package's writer may have made the files."""
+    config = parse_json(files.get(CONFIG, b"null"), CONFIG)
+    match config.get("architectures") if isinstance(config, Mapping) else None:
+        case [str(name)]:
+            return name
+    raise InputError(f"{CONFIG} must name one class of transformers in architectures; the model's writer names none.")
 
 
 def read_results(path: Path) -> dict[str, Mapping[str, Any]]:
