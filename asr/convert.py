@@ -137,7 +137,10 @@ def to_folder(model: str, output: Path, form: str) -> None:
     from asr.core.checkpoint.load import bundle_folder
     from asr.core.hub.download import path_of
 
-    one_of(*dict.fromkeys([*FORMATS, *(writer.form for writer in writers())])).check("--to", form)
+    formats = one_of(*dict.fromkeys([*FORMATS, *(writer.form for writer in writers())]))
+    if not formats.holds(form):
+        cure = "Another format needs the package that writes it: --plugin PACKAGE"
+        raise InputError(f"--to must be {formats.words}; got {form!r}. {cure}.")
     folder = bundle_folder(path_of(model))
     check_apart("--output", output, [folder])
     bundle = read_bundle(folder)

@@ -219,6 +219,10 @@ def test_a_folder_of_transformers_that_no_reader_fits_is_refused_with_the_names_
     [
         ("READER, WRITER = READERS, WRITERS\ndel READERS, WRITERS", f"{LAB}.convert ... READERS ... WRITERS"),
         ("READERS = [read]", f"{LAB}.convert.READERS ... Reader; got <function read"),
+        ("READERS = {'tinyspeech': read}", f"{LAB}.convert.READERS ... Reader; got {{'tinyspeech'"),
+        ("READERS = READERS[0]", f"{LAB}.convert.READERS ... Reader; got 'tinyspeech'"),
+        ("READERS = None", f"{LAB}.convert.READERS ... Reader; got None"),
+        ("import a_toolkit_that_is_absent", f"{LAB}.convert ... a_toolkit_that_is_absent"),
         ("READERS = 2 * READERS", "tinyspeech, tinyspeech"),
         ("READERS = [Reader('parakeet_ctc', lambda path: True, read)]", "parakeet_ctc, parakeet_ctc"),
     ],
@@ -235,7 +239,7 @@ def test_a_list_of_a_package_that_cannot_be_used_is_refused(lab: Path, lines: st
 
 def test_a_format_that_no_package_writes_is_refused(theirs: Path, lab: Path) -> None:
     assert main([str(theirs), "-o", "ours", *PLUGIN]) == 0
-    with refused(InputError, "--to ... bundle ... nemo ... huggingface ... tinyspeech; got 'espnet'"):
+    with refused(InputError, "--to ... bundle ... nemo ... huggingface ... tinyspeech; got 'espnet'", cure="--plugin"):
         main(["ours", "--to", "espnet", "-o", "back", *PLUGIN])
     write_package(lab, CONVERT.replace('["name"] == "pooled"', '["name"] == "deep"'))
     for name in [name for name in sys.modules if name.startswith(f"{LAB}.convert")]:

@@ -14,7 +14,7 @@ from torch import nn
 
 from asr.base.language_model.stored import is_token_model, read_token_model, token_model_file
 from asr.base.language_model.token_histories import TokenHistories
-from asr.base.settings.plugins import any_named, homes, plugin_of
+from asr.base.settings.plugins import ZOO, any_named, homes, plugin_of
 from asr.base.settings.rule import Rule, one_of
 from asr.base.text.normalize import get_normalizer
 from asr.core.data.dataset import Augmentation
@@ -387,7 +387,8 @@ def find_class(group: str, name: object) -> Callable[..., Any]:
         files = (file for home in packages for file in (home.folder / group).glob("[a-z]*.py"))
         names = ", ".join(sorted(file.stem for file in files)) or "none"
         ours = f"{packages[0].package}.{dotted}".replace(".", "/")
-        where = " or ".join([ours, *(f"{home.package}.{dotted}" for home in packages[1:])])
+        others = [home for home in packages[1:] if home is not ZOO or (home.folder / group).is_dir()]
+        where = " or ".join([ours, *(f"{home.package}.{dotted}" for home in others)])
         raise InputError(f"{dotted}.name must be a file in {where} ({names}); got {shown(name)}.")
     if len(places) > 1:
         both = " and ".join(home.package for home in places)

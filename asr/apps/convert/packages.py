@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, TypeVar
 from asr.apps.convert.foreign import Choices, ModelParts
 from asr.base.settings.plugins import homes
 from asr.core.checkpoint.bundle import Bundle
-from asr.errors import InputError, shown
+from asr.errors import InputError, reason_of, shown
 
 MODULE, READERS, WRITERS = "convert", "READERS", "WRITERS"
 HUGGING_FACE = "huggingface"  # the format of transformers
@@ -65,10 +65,15 @@ def _entries(name: str, kind: type[Entry]) -> Iterator[Entry]:
     for home in homes():
         if not (home.folder / f"{MODULE}.py").is_file():
             continue
-        module = import_module(f"{home.package}.{MODULE}")
+        try:
+            module = import_module(f"{home.package}.{MODULE}")
+        except ImportError as error:
+            raise InputError(f"{home.package}.{MODULE} must be importable; {reason_of(error)}.") from None
         if not {READERS, WRITERS} & vars(module).keys():
             raise InputError(f"{module.__name__} must define {READERS} or {WRITERS}; it defines neither.")
-        for entry in vars(module).get(name, ()):
+        entries = vars(module).get(name, [])
+        listed = entries if isinstance(entries, list | tuple) else [entries]
+        for entry in listed:
             if not isinstance(entry, kind):
                 must = f"{module.__name__}.{name} must list objects of the class {kind.__name__} of {__name__}"
                 raise InputError(f"{must}; got {shown(entry)}.")
