@@ -692,15 +692,29 @@ class Schedule(Protocol):
     def __call__(self, moment: Moment) -> float: ...
 
 
+class WeightPlace(NamedTuple):
+    """Place of a weight in the encoder.
+
+    Args:
+        depth: number of the weight's block from the input on, from 1; 0 in the front-end.
+        matrices: number of matrices of equal size that are stacked in the weight of a linear layer in the blocks: 1,
+            or what the module with the layer states, as in `self.stacked_matrices = {"qkv": 3}`. 0: any other weight,
+            such as a kernel, a norm, a bias, an embedding, or a layer of the front-end.
+    """
+
+    depth: int
+    matrices: int
+
+
 class OptimizerMaker(Protocol):
     """Make the optimizer of named parameters; groups of parameters may have their own settings.
 
-    `depths` maps names of weights to the number of their block from the input on, from 1; the front-end has depth 0.
-    Weights after the last block have no depth.
+    `places` has the place of each weight of the encoder by its name; weights after the last block have no place. The
+    optimizer's `defaults["lr"]` is the learning rate that is logged, at the schedule's peak.
     """
 
     def __call__(
-        self, named_parameters: Iterable[tuple[str, nn.Parameter]], depths: Mapping[str, int]
+        self, named_parameters: Iterable[tuple[str, nn.Parameter]], places: Mapping[str, WeightPlace]
     ) -> Optimizer: ...
 
 

@@ -41,7 +41,7 @@ def training_step(net: Net, batch: Batch, dtype: torch.dtype) -> Contender:
     """Return a function that runs a training step as asr.train does: loss per token, clipped gradients, fused AdamW."""
     net.train()
     settings = default_settings("optimizer", "adamw") | {"lr": 1e-4}
-    optimizer = build_optimizer({"optimizer": settings}, net.named_parameters(), {})
+    optimizer = build_optimizer({"optimizer": settings}, net, {})
 
     def step() -> None:
         with torch.autocast(batch.features.device.type, dtype, enabled=dtype != torch.float32):

@@ -16,7 +16,7 @@ from asr.apps.doctor.training_memory import FULL, LORA, WAYS, set_modes, step_by
 from asr.base.settings.conf import default_settings
 from asr.base.system.processes import THRESHOLD, keep_memory
 from asr.base.text.normalize import basic
-from asr.core.build import build_features, build_optimizer, build_tokenizer, component
+from asr.core.build import build_features, build_optimizer, build_tokenizer, component, optimizer_bytes
 from asr.core.cli.command import run_command
 from asr.core.data.batch import Batch
 from asr.core.recognition.model import Model
@@ -26,6 +26,7 @@ from benchmarks.machine import about, in_fresh_process, peak_memory, peak_memory
 from benchmarks.results import Results, fixed
 
 STEPS = 3
+SETTINGS = {"optimizer": default_settings("optimizer", "adamw")}
 GIGABYTE = 1e9
 NUMBERS = ("weights GB", "forecast GB", "returned GB", "returned / forecast", "kept GB", "kept / forecast")
 
@@ -65,7 +66,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def forecast(encoder: str, way: str, count: int, seconds: float) -> tuple[float, float]:
     """Return the bytes of tensors that `asr.doctor` expects in a step, and the bytes of the model's weights."""
     model = make_model(encoder, way)
-    expected = step_bytes(model, make_batch(count, seconds), nullcontext, average=False)
+    state = optimizer_bytes(SETTINGS, model, model.depths)
+    expected = step_bytes(model, make_batch(count, seconds), nullcontext, False, state)
     return expected, sum(weight.nbytes for weight in model.parameters())
 
 
@@ -80,8 +82,7 @@ def measure(encoder: str, way: str, count: int, seconds: float) -> float:
 
 def take_steps(model: Model, batch: Batch) -> None:
     """Train for STEPS optimizer steps on one batch."""
-    settings = {"optimizer": default_settings("optimizer", "adamw")}
-    optimizer = build_optimizer(settings, model.named_parameters(), model.depths)
+    optimizer = build_optimizer(SETTINGS, model, model.depths)
     set_modes(model)
     for _ in range(STEPS):
         encoded = model.encode(batch)

@@ -103,6 +103,7 @@ def test_fsdp_has_the_same_losses_as_ddp_and_each_process_stores_half_the_weight
         ["init.frozen=[encoder.subsampling.*,encoder.blocks.0.*]", "ema.decay=0.9"],
         ["encoder/activation=learnt_swish"],  # its weight is a scalar
         ["optimizer.layer_decay=0.8"],
+        ["optimizer=muon"],
     ],
     ids=lambda chosen: chosen[0],
 )
@@ -136,13 +137,11 @@ def test_with_every_head_and_every_encoder_fsdp_has_the_same_losses_as_ddp(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("precision", ["32-true", "bf16-mixed"])
-def test_a_run_that_is_killed_and_resumed_gives_bit_identical_results(
-    precision: str, tones: Path, tmp_path: Path
-) -> None:
+@pytest.mark.parametrize("chosen", ["trainer.precision=32-true", "trainer.precision=bf16-mixed", "optimizer=muon"])
+def test_a_run_that_is_killed_and_resumed_gives_bit_identical_results(chosen: str, tones: Path, tmp_path: Path) -> None:
     """The run has batch statistics, dropout, augmentation, accumulation and a moving average."""
     output = tmp_path / "parts.log"
-    overrides = [*RUN, *tone_corpus(tones), *SHARDED, f"trainer.precision={precision}"]
+    overrides = [*RUN, *tone_corpus(tones), *SHARDED, chosen]
     whole, parts = trained(tmp_path, "whole", resolved(*overrides)), tmp_path / "parts"
     for steps in (4, 3):
         until = steps_logged(parts) + steps

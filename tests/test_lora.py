@@ -186,7 +186,7 @@ def test_adapters_have_the_learning_rate_of_their_block() -> None:
     net = Net("encoder=conformer_s")
     insert(net, modules=["encoder.blocks.*.attention.qkv"])
     config = resolved("optimizer.lr=1.0", "optimizer.layer_decay=0.5")
-    optimizer = build_optimizer(config, net.named_parameters(), net.depths)
+    optimizer = build_optimizer(config, net, net.depths)
     rates = {id(parameter): group["lr"] for group in optimizer.param_groups for parameter in group["params"]}
     assert {name: rates[id(parameter)] for name, parameter in own(net).items()} == {
         f"encoder.blocks.{block}.attention.qkv.lora_{factor}": 0.5 ** (3 - block)

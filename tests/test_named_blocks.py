@@ -218,7 +218,7 @@ BELOW = {  # power of layer_decay in the learning rate
 
 def test_layer_decay_follows_the_order_of_the_blocks() -> None:
     model, config = make_model(), resolved("optimizer.lr=1.0", "optimizer.layer_decay=0.5")
-    optimizer = build_optimizer(config, model.named_parameters(), model.depths)
+    optimizer = build_optimizer(config, model, model.depths)
     rates = {id(weight): group["lr"] for group in optimizer.param_groups for weight in group["params"]}
     for name, weight in model.named_parameters():
         [below] = [power for begin, power in BELOW.items() if name.startswith(begin)]

@@ -6,6 +6,8 @@ from torch import nn
 
 from asr.components.optimizer.adamw import AdamW
 from asr.core.build import component
+from asr.core.recognition.depths import places
+from asr.interfaces import WeightPlace
 from tests.conftest import resolved
 from tests.refusals import mentions
 
@@ -13,7 +15,7 @@ from tests.refusals import mentions
 def groups(layer_decay: float) -> dict[int, tuple[float, float]]:
     """Return the learning rate and the weight decay of each parameter of a small net; each key is a parameter's id."""
     make = AdamW(lr=0.1, betas=[0.9, 0.98], eps=1e-9, weight_decay=0.5, layer_decay=layer_decay)
-    optimizer = make(NET.named_parameters(), DEPTHS)
+    optimizer = make(NET.named_parameters(), PLACES)
     return {id(p): (group["lr"], group["weight_decay"]) for group in optimizer.param_groups for p in group["params"]}
 
 
@@ -26,11 +28,14 @@ class Encoder(nn.Module):
 
 
 NET = nn.ModuleDict({"encoder": Encoder(), "head": nn.Linear(2, 5)})
-DEPTHS = {
-    name: 0 if "subsampling" in name else 1 + int(name.split(".")[2])
-    for name, _ in NET.named_parameters()
-    if "subsampling" in name or "blocks" in name
-}
+PLACES = places(
+    NET,
+    {
+        name: 0 if "subsampling" in name else 1 + int(name.split(".")[2])
+        for name, _ in NET.named_parameters()
+        if "subsampling" in name or "blocks" in name
+    },
+)
 BELOW = {"head.": 0, "encoder.norm_output.": 0, "encoder.blocks.2.": 1, "encoder.blocks.1.": 2, "encoder.blocks.0.": 3}
 
 
@@ -47,7 +52,7 @@ def test_each_block_has_the_learning_rate_of_the_next_block_times_the_decay(laye
 
 def test_without_layer_decay_there_are_two_groups_and_matrices_come_first() -> None:
     optimizer = AdamW(lr=0.1, betas=[0.9, 0.98], eps=1e-9, weight_decay=0.5, layer_decay=1.0)(
-        NET.named_parameters(), DEPTHS
+        NET.named_parameters(), PLACES
     )
     dims = [{parameter.ndim > 1 for parameter in group["params"]} for group in optimizer.param_groups]
     assert dims == [{True}, {False}]
@@ -68,8 +73,8 @@ def test_only_weights_of_layers_are_decayed_and_not_the_biases_of_relative_atten
 
 def test_a_layer_decay_that_no_trained_weight_has_is_reported(caplog: pytest.LogCaptureFixture) -> None:
     make = AdamW(lr=0.1, betas=[0.9, 0.98], eps=1e-9, weight_decay=0.5, layer_decay=0.9)
-    make(nn.Linear(2, 2).named_parameters(), {"weight": 1})
+    make(nn.Linear(2, 2).named_parameters(), {"weight": WeightPlace(1, 1)})
     assert not caplog.records
-    make(nn.Linear(2, 2).named_parameters(), {"encoder.blocks.0.weight": 1})
+    make(nn.Linear(2, 2).named_parameters(), {"encoder.blocks.0.weight": WeightPlace(1, 1)})
     (record,) = caplog.records
     assert mentions(record.message, "optimizer.layer_decay ... 0.9 ... 1")

@@ -300,7 +300,7 @@ def test_every_experiment_composes_and_builds(experiment: str) -> None:
     build.build_augmentation(config, features.sample_rate)
     build.build_schedule(config)
     model = recognizer.model
-    build.build_optimizer(config, model.named_parameters(), model.depths)
+    build.build_optimizer(config, model, model.depths)
     assert yaml.safe_load((CONF / "experiment" / f"{experiment}.yaml").read_text())["run_dir"].startswith("runs/")
 
 

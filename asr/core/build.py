@@ -2,15 +2,18 @@
 
 import importlib
 import inspect
+import logging
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, get_args
 
 import torch
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from asr.base.language_model.stored import is_token_model, read_token_model, token_model_file
 from asr.base.language_model.token_histories import TokenHistories
@@ -21,6 +24,7 @@ from asr.core.data.dataset import Augmentation
 from asr.core.data.labels import NO_LABELS, Labels
 from asr.core.data.recordings import RecordingList
 from asr.core.recognition.confidence import UNCALIBRATED
+from asr.core.recognition.depths import places
 from asr.core.recognition.model import Model
 from asr.core.recognition.recognizer import Recognizer
 from asr.errors import InputError, reason_of, shown
@@ -43,7 +47,8 @@ Config = Mapping[str, Any]
 
 PROMPT = "prompt"  # section of a model's config, if it has a prompt
 MODEL_KEYS = ("normalizer", "tokenizer", "features", "encoder", "head", "decode")  # sections of every model's config
-BYTES_TRAINED = 16  # per parameter in training, in float32: weight, gradient, and two values of the optimizer's state
+BYTES_OF_ADAMW = 8  # per parameter, in float32: two moments
+BYTES_TRAINED = 8 + BYTES_OF_ADAMW  # per parameter in training: also weight and gradient
 
 
 def build_recognizer(
@@ -261,15 +266,57 @@ def build_schedule(config: Config) -> Schedule:
     return component("schedule", config["schedule"])()
 
 
-def build_optimizer(
-    config: Config, named_parameters: Iterable[tuple[str, nn.Parameter]], depths: Mapping[str, int]
-) -> torch.optim.Optimizer:
-    """Make the optimizer of all parameters that require a gradient.
+def build_optimizer(config: Config, model: nn.Module, depths: Mapping[str, int]) -> torch.optim.Optimizer:
+    """Make the optimizer of all parameters of a model that require a gradient.
 
     `depths` are `Model.depths`; {} for a network without encoder blocks.
     """
     make: OptimizerMaker = component("optimizer", config["optimizer"])()
-    return make([(name, parameter) for name, parameter in named_parameters if parameter.requires_grad], depths)
+    return make(_trained(model), places(model, depths))
+
+
+def check_optimizer(config: Config, model: nn.Module, depths: Mapping[str, int]) -> None:
+    """Check that the optimizer can train a model without memory for its weights, before a training begins.
+
+    Raises:
+        InputError: a setting is invalid, or the optimizer refuses the weights.
+    """
+    with _without_warnings(), suppress(RuntimeError):  # some of torch's optimizers need weights with memory
+        build_optimizer(config, model, depths)
+
+
+def optimizer_bytes(config: Config, model: nn.Module, depths: Mapping[str, int]) -> int:
+    """Count the bytes of the optimizer's state, without memory for it; arguments as in `build_optimizer`.
+
+    An optimizer whose step reads the values of tensors is assumed to have two moments, as AdamW.
+    """
+    make: OptimizerMaker = component("optimizer", config["optimizer"])()
+    trained = _trained(model)
+    with _without_warnings(), FakeTensorMode():  # `build_optimizer` warns
+        fake = [(name, nn.Parameter(torch.empty(weight.shape, dtype=weight.dtype))) for name, weight in trained]
+        try:
+            optimizer = make(fake, places(model, depths))
+            for _, weight in fake:
+                weight.grad = torch.empty_like(weight)
+            optimizer.step()
+        except RuntimeError:  # these tensors have no values
+            return 2 * sum(weight.nbytes for _, weight in trained)
+        values = [value for state in optimizer.state.values() for value in state.values()]
+    return sum(value.nbytes for value in values if isinstance(value, torch.Tensor))
+
+
+@contextmanager
+def _without_warnings() -> Iterator[None]:
+    level = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        yield
+    finally:
+        logging.disable(level)
+
+
+def _trained(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
+    return [(name, weight) for name, weight in model.named_parameters() if weight.requires_grad]
 
 
 def check_components(config: Config) -> None:
@@ -284,6 +331,8 @@ def check_components(config: Config) -> None:
     check_needs(component("decode", config["decode"]), model.head, config)
     num_parameters = sum(parameter.numel() for parameter in model.parameters())
     needed, available = num_parameters * BYTES_TRAINED, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if needed > available:  # counting the state of large models takes seconds
+        needed += optimizer_bytes(config, model, model.depths) - num_parameters * BYTES_OF_ADAMW
     if needed > available:
         must = "the model must fit into memory, with its gradients and the optimizer's state"
         given = f"{num_parameters:,} parameters need {needed / 2**30:.1f} GiB of {available / 2**30:.1f}"
@@ -292,7 +341,7 @@ def check_components(config: Config) -> None:
     build_metrics(config)
     several(config, "callback")
     build_schedule(config)
-    component("optimizer", config["optimizer"])
+    check_optimizer(config, model, model.depths)
 
 
 def check_token_model(config: Config) -> None:
@@ -301,9 +350,9 @@ def check_token_model(config: Config) -> None:
     The model is built without memory for its weights.
     """
     with torch.device("meta"):
-        build_token_model(config["token_model"], 1)
+        model: Any = build_token_model(config["token_model"], 1)
     build_schedule(config)
-    component("optimizer", config["optimizer"])
+    check_optimizer(config, model, {})
 
 
 def component(group: str, config: Config, where: str = "") -> partial[Any]:

@@ -63,7 +63,7 @@ class _Row:
         self._speech = training_speech(settings)
         self._model = self._speech.model.train()
         model = self._model
-        self._optimizer = build.build_optimizer(settings.components, model.named_parameters(), model.depths)
+        self._optimizer = build.build_optimizer(settings.components, model, model.depths)
         training_set, augmentation = self._speech.training_set, self._speech.augmentation
         arguments = training_set.utterances, self._speech.features, self._model.reference, augmentation, settings.seed
         self._dataset = SpeechDataset(*arguments)

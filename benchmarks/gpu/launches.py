@@ -29,7 +29,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from asr.apps.doctor.training_memory import set_modes, step_bytes
 from asr.base.kernels import ctc_loss, transducer_loss
 from asr.base.settings.conf import default_settings
-from asr.core.build import build_adapter, build_features, build_model, build_optimizer, build_tokenizer
+from asr.core.build import build_adapter, build_features, build_model, build_optimizer, build_tokenizer, optimizer_bytes
 from asr.core.cli.command import run_command
 from asr.core.data.batch import Batch
 from asr.core.objective.parts import Losses
@@ -161,7 +161,8 @@ def measure(case: str, size: Size, turns: int) -> Measured:
         recompute_blocks(model.encoder)
     step = Step(model, config, batch, ways)
     torch.manual_seed(SEED)  # chunks of streaming encoders are drawn, as in a training, on the CPU
-    forecast = step_bytes(model, batch.to("cuda"), autocast, AVERAGE in ways)
+    state = optimizer_bytes(config, model, model.depths)
+    forecast = step_bytes(model, batch.to("cuda"), autocast, AVERAGE in ways, state)
     model.zero_grad(set_to_none=True)
     with Attention() as attention:
         step()
@@ -228,7 +229,7 @@ class Step:
 
     def __init__(self, model: Model, config: Mapping[str, Any], batch: Batch, ways: Sequence[str]) -> None:
         self.model, self.batch, self.ways = model, batch, ways
-        self.optimizer = build_optimizer(dict(config), model.named_parameters(), model.depths)
+        self.optimizer = build_optimizer(dict(config), model, model.depths)
         self.max_norm = config["trainer"]["gradient_clip_val"]
         self.number = 0
         self.average = moving_average(0.999)
@@ -236,7 +237,8 @@ class Step:
 
     def state(self) -> list[Tensor]:
         """Return the tensors that stay from step to step."""
-        moments = [value for state in self.optimizer.state.values() for value in state.values()]
+        values = [value for state in self.optimizer.state.values() for value in state.values()]
+        moments = [value for value in values if isinstance(value, Tensor)]
         averages = self.average._average_model
         own = [] if averages is None else [*averages.parameters(), *averages.buffers()]
         return [*self.model.parameters(), *self.model.buffers(), *moments, *own]

@@ -41,7 +41,7 @@ def durations(
     torch.set_num_threads(settings.num_threads)
     device = device_of(settings)
     model.to(device).train()
-    optimizer = build.build_optimizer(settings.components, model.named_parameters(), model.depths)
+    optimizer = build.build_optimizer(settings.components, model, model.depths)
     trial = Trial(model, optimizer, planned.training_set, device, settings.trainer.precision)
     steps = trial.steps(planned.first, planned.augmentation)
     epoch = epoch_seconds(steps, planned.first, settings.num_workers)

@@ -15,7 +15,7 @@ from asr.apps.doctor.finding import Case, Finding, Severity
 from asr.apps.doctor.memory_trial import CPU_FACTOR
 from asr.apps.doctor.planned import planned
 from asr.apps.doctor.texts import coverage_findings, discarded_findings, round_trip_findings
-from asr.apps.doctor.training_memory import FULL, LORA, OPTIMIZER_BYTES, training_memory, weight_bytes
+from asr.apps.doctor.training_memory import FULL, LORA, training_memory, weight_bytes
 from asr.apps.doctor.trial import Steps, Trial, device_of, free_bytes, largest_batch, padded_seconds
 from asr.base.text.numbers import counted, duration
 from asr.core import build
@@ -69,9 +69,9 @@ def forecast(settings: RunSettings, utterances: Sequence[Utterance], model: Mode
     """
     training_set, augmentation, plan, per_epoch, total = planned(settings, utterances, model)
     parameters = sum(parameter.numel() for parameter in model.parameters())
-    trained = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
+    state = build.optimizer_bytes(settings.components, model, model.depths)
     rates = planned_rates(settings.components, total, per_epoch)
-    facts, findings = disk(weight_bytes(model) + trained * OPTIMIZER_BYTES, weight_bytes(model), settings)
+    facts, findings = disk(weight_bytes(model) + state, weight_bytes(model), settings)
     yield Forecast(
         [
             ("model", f"{type(model.encoder).__name__}, {parameters:,} parameters"),
@@ -88,7 +88,7 @@ def forecast(settings: RunSettings, utterances: Sequence[Utterance], model: Mode
     )
     device = device_of(settings)
     model.to(device).train()
-    optimizer = build.build_optimizer(settings.components, model.named_parameters(), model.depths)
+    optimizer = build.build_optimizer(settings.components, model, model.depths)
     trial = Trial(model, optimizer, training_set, device, settings.trainer.precision)
     items = largest_batch(plan, training_set)
     free = free_bytes(device) / (CPU_FACTOR if device.type == "cpu" else 1)
@@ -99,6 +99,7 @@ def forecast(settings: RunSettings, utterances: Sequence[Utterance], model: Mode
             size=len(items),
             autocast=trial.autocast,
             average=settings.ema.decay is not None,
+            optimizer_bytes=lambda model: build.optimizer_bytes(settings.components, model, model.depths),
             free=free,
         )
         sizes = ", ".join(f"{way} {size / GIGABYTE:.2f} GB" for way, size in needed.items())

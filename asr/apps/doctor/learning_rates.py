@@ -34,7 +34,7 @@ class RangeTest:
     """Losses of optimizer steps with rising learning rates.
 
     Args:
-        rates: learning rate of each step.
+        rates: value of optimizer.lr in each step; groups of weights with other rates have theirs in proportion.
         losses: loss per token before each step, as a moving average.
     """
 
@@ -70,9 +70,9 @@ def range_test(
         start.load(model)
     device = device_of(settings)
     model.to(device).train()
-    optimizer = build.build_optimizer(settings.components, model.named_parameters(), model.depths)
-    highest = optimizer.param_groups[-1]["lr"]
-    ratios = [group["lr"] / highest for group in optimizer.param_groups]
+    optimizer = build.build_optimizer(settings.components, model, model.depths)
+    of_one = {**settings.components, "optimizer": {**settings.components["optimizer"], "lr": 1.0}}
+    ratios = [group["lr"] for group in build.build_optimizer(of_one, model, model.depths).param_groups]
     rates: list[float] = []
     losses: list[float] = []
     mean = 0.0

@@ -73,7 +73,7 @@ class MemoryTrial:
         model = self.model.to(self.device)
         set_modes(model)
         average = deepcopy(model) if self.average else None
-        optimizer = build.build_optimizer(self.components, model.named_parameters(), model.depths)
+        optimizer = build.build_optimizer(self.components, model, model.depths)
         for batch in batches:
             for _ in range(2):
                 take_step(model, optimizer, batch.to(self.device), autocast(self.device, self.precision))
@@ -83,10 +83,11 @@ class MemoryTrial:
     def _forecast(self, batches: Mapping[int, Batch]) -> float:
         model = self.model.to(self.device)
         free = self.free / (CPU_FACTOR if self.device.type == "cpu" else 1)
+        state = build.optimizer_bytes(self.components, model, model.depths)
 
         def measure(number: int) -> float:
             batch = batches[number].to(self.device)
-            needed = step_bytes(model, batch, partial(autocast, self.device, self.precision), self.average)
+            needed = step_bytes(model, batch, partial(autocast, self.device, self.precision), self.average, state)
             model.zero_grad(set_to_none=True)
             return needed
 

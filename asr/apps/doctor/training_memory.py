@@ -21,7 +21,6 @@ from asr.core.recognition.model import Model
 from asr.errors import InputError
 
 FULL, FROZEN_ENCODER, LORA = "full", "init.frozen=[encoder.*]", "adapter=lora"
-OPTIMIZER_BYTES = 8  # bytes per trained parameter: AdamW's two moments, in float32
 
 
 class PeakMemory(TorchDispatchMode):
@@ -64,9 +63,12 @@ def training_memory(
     size: int,
     autocast: Callable[[], AbstractContextManager[None]],
     average: bool,
+    optimizer_bytes: Callable[[Model], float],
     free: float,
 ) -> dict[str, float]:
     """Forecast the bytes of tensors in a training step, by training method (`WAYS`), on copies of a model.
+
+    Methods that the optimizer refuses are left out.
 
     Args:
         model: model to train, with or without an adapter; it is not changed.
@@ -74,16 +76,23 @@ def training_memory(
         size: number of utterances in the largest batch.
         autocast: returns the context of the forward pass.
         average: whether a moving average of the weights is stored.
+        optimizer_bytes: counts the bytes of the optimizer's state for the trained weights of a model.
         free: bytes of memory that measurements may take.
     """
     needed = {}
     for name, make in WAYS.items():
-        if (adapted := make(deepcopy(model))) is not None:
+        adapted = make(deepcopy(model))
+        if adapted is None:
+            continue
+        try:
+            state = optimizer_bytes(adapted)
+        except InputError:
+            continue
 
-            def measure(number: int, model: Model = adapted) -> float:
-                return step_bytes(model, batch_of(number), autocast, average)
+        def measure(number: int, model: Model = adapted, state: float = state) -> float:
+            return step_bytes(model, batch_of(number), autocast, average, state)
 
-            needed[name] = batch_bytes(measure, size, free)
+        needed[name] = batch_bytes(measure, size, free)
     return needed
 
 
@@ -109,10 +118,17 @@ def batch_bytes(measure: Callable[[int], float], size: int, free: float) -> floa
 
 
 def step_bytes(
-    model: Model, batch: Batch, autocast: Callable[[], AbstractContextManager[None]], average: bool
+    model: Model,
+    batch: Batch,
+    autocast: Callable[[], AbstractContextManager[None]],
+    average: bool,
+    optimizer_bytes: float,
 ) -> float:
-    """Measure the bytes of tensors in a training step: weights, average, optimizer state, gradients and activations."""
-    weights, trained = weight_bytes(model), sum(p.numel() for p in model.parameters() if p.requires_grad)
+    """Measure the bytes of tensors in a training step: weights, average, gradients and activations.
+
+    `optimizer_bytes`, the bytes of the optimizer's state, are added.
+    """
+    weights = weight_bytes(model)
     set_modes(model)
     state = [*model.parameters(), *model.buffers()]
     with PeakMemory([*state, batch.features, batch.feature_lengths, batch.tokens, batch.token_lengths]) as memory:
@@ -120,7 +136,7 @@ def step_bytes(
             encoded = model.encode(batch)
             loss = model.head.losses(encoded, batch.targets)["loss"].sum()
         loss.backward()
-    return weights * (1 + average) + trained * OPTIMIZER_BYTES + memory.peak
+    return weights * (1 + average) + optimizer_bytes + memory.peak
 
 
 def set_modes(model: nn.Module) -> None:

@@ -90,6 +90,7 @@ class TransformerBlock(nn.Module):
         self.num_heads = num_heads
         self.norm_attention = nn.LayerNorm(dim)
         self.qkv = nn.Linear(dim, 3 * dim)
+        self.stacked_matrices = {"qkv": 3}  # queries, keys and values
         self.output = nn.Linear(dim, dim)
         self.norm_feed_forward = nn.LayerNorm(dim)
         self.linear1 = nn.Linear(dim, feed_forward_dim)

@@ -2,12 +2,13 @@
 
 import logging
 from collections.abc import Iterable, Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import torch
 from torch import nn
 
 from asr.base.settings.rule import PROBABILITY, Eps, above, list_of, number
+from asr.interfaces import WeightPlace
 
 logger = logging.getLogger(__name__)
 
@@ -47,26 +48,54 @@ class AdamW:
         }
 
     def __call__(
-        self, named_parameters: Iterable[tuple[str, nn.Parameter]], depths: Mapping[str, int]
+        self, named_parameters: Iterable[tuple[str, nn.Parameter]], places: Mapping[str, WeightPlace]
     ) -> torch.optim.Optimizer:
-        """Return the optimizer of these parameters, whose `depths` are those of `OptimizerMaker`."""
-        trained = dict(named_parameters)
-        if self._layer_decay != 1 and depths.keys().isdisjoint(trained):
-            must = "optimizer.layer_decay must be 1 unless weights of the encoder's blocks are trained"
-            logger.warning("%s; got %g, which changes nothing. Give 1.", must, self._layer_decay)
-        top = max((depths[name] for name in trained if name in depths), default=0) + 1
-        members: dict[
-            tuple[int, bool], list[nn.Parameter]
-        ] = {}  # parameters by the power of layer_decay in their learning rate, and by whether weight decay applies
-        for name, parameter in trained.items():
-            below = 0 if name not in depths or self._layer_decay == 1 else top - depths[name]
-            members.setdefault((below, _decays(name, parameter)), []).append(parameter)
+        """Return the optimizer of these parameters, whose `places` are those of `OptimizerMaker`."""
         groups: list[dict[str, Any]] = [
-            {"params": members[below, decays], "lr": self._settings["lr"] * self._layer_decay**below}
+            {"params": [weight for _, weight in named], "lr": self._settings["lr"] * factor}
             | ({} if decays else {"weight_decay": 0.0})
-            for below, decays in sorted(members, key=lambda member: (member[0], not member[1]))
+            for factor, decays, named in rate_groups(named_parameters, places, self._layer_decay)
         ]
         return torch.optim.AdamW(groups, **self._settings, fused=True)  # one pass over the weights: less memory traffic
+
+
+class RateGroup(NamedTuple):
+    """Weights with equal settings.
+
+    Args:
+        factor: learning rate, relative to that of weights outside of the encoder's blocks.
+        decays: whether weight decay applies.
+        named: the weights, with their names.
+    """
+
+    factor: float
+    decays: bool
+    named: list[tuple[str, nn.Parameter]]
+
+
+def rate_groups(
+    named_parameters: Iterable[tuple[str, nn.Parameter]], places: Mapping[str, WeightPlace], layer_decay: float
+) -> list[RateGroup]:
+    """Group weights by learning rate, from the highest on, and by weight decay.
+
+    Args:
+        named_parameters: the trained weights, with their names.
+        places: as in `OptimizerMaker`.
+        layer_decay: learning rate of each block, relative to the next block's.
+    """
+    trained = dict(named_parameters)
+    if layer_decay != 1 and places.keys().isdisjoint(trained):
+        must = "optimizer.layer_decay must be 1 unless weights of the encoder's blocks are trained"
+        logger.warning("%s; got %g, which changes nothing. Give 1.", must, layer_decay)
+    top = max((places[name].depth for name in trained if name in places), default=0) + 1
+    members: dict[
+        tuple[int, bool], list[tuple[str, nn.Parameter]]
+    ] = {}  # weights by the power of layer_decay in their learning rate, and by whether weight decay applies
+    for name, weight in trained.items():
+        below = 0 if name not in places or layer_decay == 1 else top - places[name].depth
+        members.setdefault((below, _decays(name, weight)), []).append((name, weight))
+    ordered = sorted(members, key=lambda member: (member[0], not member[1]))
+    return [RateGroup(layer_decay**below, decays, members[below, decays]) for below, decays in ordered]
 
 
 def _decays(name: str, parameter: nn.Parameter) -> bool:

@@ -19,6 +19,7 @@ from asr.core.data.token_counts import TokenCounts
 from asr.core.data.training_set import TrainingSet
 from asr.core.objective.parts import Measure
 from asr.core.objective.recognition import SpeechToTrain, zero_loss
+from asr.core.recognition.depths import depths_in
 from asr.core.run.folder import load_or_fit, statistics_of
 from asr.core.run.names import RESULTS
 from asr.core.run.outcome import write_run_bundle
@@ -43,11 +44,13 @@ class WithoutTexts:
     def check(self, components: Mapping[str, Any]) -> None:
         """Check the settings of all components before a training begins."""
         features = build.build_features(components)
+        model = nn.Module()
         with torch.device("meta"):
-            build.component("encoder", components["encoder"])(features.dim)
+            encoder: Any = build.component("encoder", components["encoder"])(features.dim)
+        model.encoder = encoder
         build.build_augmentation(components, features.sample_rate)
         build.build_schedule(components)
-        build.component("optimizer", components["optimizer"])
+        build.check_optimizer(components, model, depths_in(model, encoder))
 
     def prepare(self, settings: RunSettings, rank: int, world_size: int, find_batch_seconds: Any) -> PreparedSpeech:
         """Open the run folder, read the corpus, whose texts may be absent, and fit the features."""

@@ -1,10 +1,11 @@
-"""Depth of each weight of an encoder, by which learning rates and weight decay may differ."""
+"""Place of each weight of an encoder, by which learning rates, weight decay and updates may differ."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from torch import nn
 
-from asr.interfaces import Encoder, NamedBlocks
+from asr.errors import InputError
+from asr.interfaces import Encoder, NamedBlocks, WeightPlace
 
 
 def depths_of(blocks: NamedBlocks, weights: Sequence[str]) -> dict[str, int]:
@@ -33,3 +34,23 @@ def depths_in(model: nn.Module, encoder: Encoder) -> dict[str, int]:
     begin = "encoder."
     weights = [name.removeprefix(begin) for name, _ in model.named_parameters() if name.startswith(begin)]
     return {begin + name: depth for name, depth in depths_of(encoder.named_blocks(), weights).items()}
+
+
+def places(model: nn.Module, depths: Mapping[str, int]) -> dict[str, WeightPlace]:
+    """Return the places of weights, given the depths of weights of a model's encoder.
+
+    Raises:
+        InputError: a module states a number of matrices that the weight of its linear layer cannot consist of.
+    """
+    matrices: dict[str, int] = {}
+    for owner_name, owner in model.named_modules():
+        stacked: Mapping[str, int] = getattr(owner, "stacked_matrices", {})
+        layers = {name: layer for name, layer in owner.named_children() if isinstance(layer, nn.Linear)}
+        for name in stacked.keys() | layers.keys():
+            number = stacked.get(name, 1)
+            if name not in layers or number < 1 or layers[name].out_features % number:
+                kind = type(owner).__name__
+                must = f"{kind}.stacked_matrices must map names of linear layers to divisors of their outputs"
+                raise InputError(f"{must}; got {name}: {number}.")
+            matrices[f"{owner_name}.{name}.weight" if owner_name else f"{name}.weight"] = number
+    return {name: WeightPlace(depth, matrices.get(name, 0) if depth else 0) for name, depth in depths.items()}

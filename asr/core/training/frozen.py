@@ -87,7 +87,7 @@ class Frozen(pl.callbacks.Callback):
         """Discard the gradients of frozen weights before gradients are divided and clipped."""
         if self._steps is not None and trainer.global_step < self._steps:  # None: the weights have no gradients
             for name in self._names:
-                self._model.get_parameter(name).grad = None  # AdamW does not change weights without a gradient
+                self._model.get_parameter(name).grad = None  # optimizers skip weights without a gradient
 
     def _are_frozen(self, step: int) -> bool:
         return self._steps is None or step < self._steps

@@ -105,7 +105,7 @@ class TrainingTask(pl.LightningModule):
     Args:
         trainable: the model with its losses.
         measure: metric of validations, which selects checkpoints.
-        make_optimizer: makes the optimizer from named parameters.
+        make_optimizer: makes the optimizer of a model.
         schedule: schedule of the learning rate.
         total_steps: number of optimizer steps of the whole run, for the schedule.
         seed: seed of random numbers that the losses draw, such as dropout.
@@ -154,7 +154,7 @@ class TrainingTask(pl.LightningModule):
 
     def configure_optimizers(self) -> Any:
         """Make the optimizer and the schedule, which is updated after every optimizer step."""
-        optimizer = self._make_optimizer(self.model.named_parameters())
+        optimizer = self._make_optimizer(self.model)
 
         def factor(step: int) -> float:
             return self._schedule(Moment(step, self.total_steps, epochs_done(self.trainer)))
@@ -207,7 +207,7 @@ class TrainingTask(pl.LightningModule):
         if answers_at_once(self.device) or self._is_logged(self.global_step + 1):
             *before, (last, last_norm) = self.settle()
             rates = last.together([sums for sums, _ in before])
-            self._log_step(rates, last_norm, optimizer.param_groups[0]["lr"])
+            self._log_step(rates, last_norm, _learning_rate(optimizer))
 
     def settle(self) -> list[tuple[StepSums, float]]:
         """Synchronise with the device, log utterances skipped since the last call, and stop if a loss is not finite.
@@ -344,6 +344,14 @@ class TrainingTask(pl.LightningModule):
             self.trainer,
             f"loss and gradient must be finite; {where}, {problem}. {hint}; the batches are in {self._faults}.",
         )
+
+
+def _learning_rate(optimizer: Optimizer) -> float:
+    """Return the learning rate of weights with the rate optimizer.lr, even if no such weight is trained."""
+    group = optimizer.param_groups[0]
+    planned: float = group["initial_lr"]
+    rate: float = group["lr"]
+    return rate * (optimizer.defaults.get("lr", planned) / planned) if planned else rate
 
 
 def speed_of(rate: str) -> str:

@@ -139,6 +139,7 @@ class AdapterBlock(nn.Module):
         self.norm_attention = nn.LayerNorm(dim)
         self.conv_attention = nn.Conv1d(dim, 2 * dim, KERNEL_SIZE, STRIDE, PADDING)
         self.qkv = nn.Linear(dim, 3 * dim)
+        self.stacked_matrices = {"qkv": 3}  # queries, keys and values
         self.output = nn.Linear(dim, dim)
         self.norm_feed_forward = nn.LayerNorm(dim)
         self.feed_forward = feed_forward

@@ -27,6 +27,7 @@ class RelativeAttention(nn.Module):
         self.num_heads = num_heads
         self.dropout = Dropout(dropout)
         self.qkv = nn.Linear(dim, 3 * dim, bias)
+        self.stacked_matrices = {"qkv": 3}  # queries, keys and values
         self.position = nn.Linear(dim, dim, bias=False)
         self.u = nn.Parameter(torch.zeros(num_heads, 1, dim // num_heads))
         self.v = nn.Parameter(torch.zeros(num_heads, 1, dim // num_heads))

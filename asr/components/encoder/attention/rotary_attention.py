@@ -34,6 +34,7 @@ class RotaryAttention(nn.Module):
         self.num_heads = num_heads
         self.dropout = Dropout(dropout)
         self.qkv = nn.Linear(dim, 3 * dim, bias)
+        self.stacked_matrices = {"qkv": 3}  # queries, keys and values
         self.output = nn.Linear(dim, dim, bias)
 
     def positions(self, x: Tensor) -> Tensor:

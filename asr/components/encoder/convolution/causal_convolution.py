@@ -28,6 +28,7 @@ class CausalConvolution(nn.Module):
         super().__init__()
         self.num_kept = kernel_size - 1  # number of frames before an output frame that the kernel covers
         self.pointwise1 = nn.Linear(dim, 2 * dim, bias)
+        self.stacked_matrices = {"pointwise1": 2}  # value and gate of the GLU
         self.depthwise = nn.Conv1d(dim, dim, kernel_size, groups=dim, bias=bias)
         self.norm = norm(dim)
         self.activation = activation()

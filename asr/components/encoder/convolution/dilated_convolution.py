@@ -36,6 +36,7 @@ class DilatedConvolution(nn.Module):
         super().__init__()
         self.dilation = dilation
         self.pointwise1 = nn.Linear(dim, 2 * dim)
+        self.stacked_matrices = {"pointwise1": 2}  # value and gate of the GLU
         self.depthwise = nn.Conv1d(dim, dim, kernel_size, dilation=dilation, groups=dim)
         self.norm = norm(dim)
         self.activation = activation()

@@ -24,6 +24,7 @@ class PlainConvolution(nn.Module):
     def __init__(self, dim: int, norm: NormMaker, activation: ActivationMaker, *, kernel_size: KernelSize) -> None:
         super().__init__()
         self.pointwise1 = nn.Linear(dim, 2 * dim)
+        self.stacked_matrices = {"pointwise1": 2}  # value and gate of the GLU
         self.convolution = nn.Conv1d(dim, dim, kernel_size, padding=kernel_size // 2)
         self.norm = norm(dim)
         self.activation = activation()

@@ -39,6 +39,7 @@ class BlockAttention(nn.Module):
         self.num_heads, self.context, self.max_distance = num_heads, context, max_distance
         self.dropout = Dropout(dropout)
         self.qkv = nn.Linear(dim, 3 * dim, bias=False)
+        self.stacked_matrices = {"qkv": 3}  # queries, keys and values
         self.distances = nn.Embedding(2 * max_distance + 1, dim // num_heads)
         self.output = nn.Linear(dim, dim)
 

@@ -32,6 +32,7 @@ class ShawAttention(nn.Module):
         self.num_heads, self.left, self.right = num_heads, left, right
         self.dropout = Dropout(dropout)
         self.qkv = nn.Linear(dim, 3 * dim)
+        self.stacked_matrices = {"qkv": 3}  # queries, keys and values
         self.distances = nn.Embedding(left + right + 1, dim // num_heads)
         self.output = nn.Linear(dim, dim)
 

@@ -36,6 +36,7 @@ class ExpandedConvolution(nn.Module):
         super().__init__()
         channels = expansion * dim
         self.pointwise1 = nn.Linear(dim, 2 * channels)
+        self.stacked_matrices = {"pointwise1": 2}  # value and gate of the GLU
         self.depthwise = nn.Conv1d(
             channels, channels, kernel_size, padding=kernel_size // 2, groups=channels, bias=False
         )

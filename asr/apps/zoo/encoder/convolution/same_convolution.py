@@ -37,6 +37,7 @@ class SameConvolution(nn.Module):
         super().__init__()
         self.surplus = 1 - kernel_size % 2  # frames that a kernel with padding kernel_size // 2 adds at the beginning
         self.pointwise1 = nn.Linear(dim, 2 * dim, bias)
+        self.stacked_matrices = {"pointwise1": 2}  # value and gate of the GLU
         self.depthwise = nn.Conv1d(dim, dim, kernel_size, padding="same", groups=dim, bias=bias)
         self.norm = norm(dim)
         self.activation = activation()
