@@ -380,7 +380,8 @@ def plan_choices(
     if not any(override.startswith(BATCH) for override in options.set):
         fitting = find_batch_seconds(settings, utterances, model)
         if fitting < settings.data.plan.batches.seconds:
-            batch, settings = finetuning.smaller_batch_choice(fitting), settings.with_batch_seconds(fitting)
+            batch = finetuning.smaller_batch_choice(fitting)
+            settings = settings.with_batch_seconds(fitting).with_accumulation()
     yield batch
     if any(override.startswith(LENGTHS) for override in options.set):
         return

@@ -23,9 +23,15 @@ if TYPE_CHECKING:
 
 
 def plan(settings: "RunSettings") -> None:
-    """Print the plan of the first two epochs of a training."""
+    """Print the plan of the first two epochs of a training, and judge it as asr.doctor does.
+
+    Raises:
+        InputError: training should not start.
+    """
     import torch
 
+    from asr.apps.doctor.finding import refuse_errors
+    from asr.apps.doctor.forecast import dropped_findings, warm_up_findings
     from asr.apps.doctor.plan_costs import costs, first_step, load_of
     from asr.apps.doctor.reading import epoch_reading
     from asr.base.storage.session import configure
@@ -58,7 +64,8 @@ def plan(settings: "RunSettings") -> None:
     if settings.data.plan.batches.is_auto:
         from asr.apps.doctor.longest_batch import find_batch_seconds
 
-        settings = settings.with_batch_seconds(find_batch_seconds(settings, corpus.train, model, counts))
+        found = find_batch_seconds(settings, corpus.train, model, counts)
+        settings = settings.with_batch_seconds(found).with_accumulation()
         print(f"data.batch_seconds={settings.data.plan.batches.seconds:g}: the longest batch that fits\n")
     timed.note("token counts")
     augmentation = build.build_augmentation(settings.components, features.sample_rate)
@@ -79,6 +86,7 @@ def plan(settings: "RunSettings") -> None:
     load = load_of(reading, training_set, first, processes, settings.num_workers)
     print(f"{printable(settings.corpus.name)}: {_selection(training_set)}")
     print(f"{processes} {'process' if processes == 1 else 'processes'}: {why}")
+    print(settings.step_size)
     print()
     plans = [first, training_set.epoch(start_of_epoch(1, processes))]
     print("\n".join(lay_out(_table(plans, bounds.accumulate, training_set.mixture.is_plain))))
@@ -89,6 +97,9 @@ def plan(settings: "RunSettings") -> None:
     rates = planned_rates(settings.components, steps, math.ceil(len(first) / bounds.accumulate))
     print(f"learning rate: {rates}")
     print(f"validation: {_validation(corpus.valid, training_set.settings.batches, processes)}")
+    findings = [*dropped_findings(training_set, settings.data.max_dropped_fraction), *warm_up_findings(rates)]
+    print("\n".join(line for finding in findings for line in finding.lines()), flush=True)
+    refuse_errors(findings)
 
 
 class _Timer:

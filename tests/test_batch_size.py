@@ -165,11 +165,19 @@ def test_a_killed_process_counts_as_too_little_memory_and_another_end_is_an_erro
         trial.fits(Ending(os._exit, 7))  # type: ignore[arg-type]
 
 
-def test_the_found_number_is_stored_resumed_from_and_trains_the_same(tones: Path, tmp_path: Path) -> None:
-    common = [*TINY, *tone_corpus(tones), "corpus.test=[]", "trainer.max_epochs=1", "num_threads=1"]
+@pytest.mark.parametrize("step", [[], ["data.step_seconds=40"]], ids=str)
+def test_the_found_number_is_stored_resumed_from_and_trains_the_same(
+    step: list[str], tones: Path, tmp_path: Path
+) -> None:
+    common = [*TINY, *tone_corpus(tones), "corpus.test=[]", "trainer.max_epochs=1", "num_threads=1", *step]
     auto = [*common, "data.batch_seconds=auto", f"run_dir={tmp_path / 'auto'}"]
     train(settings_with(*auto))
-    number = yaml.safe_load((tmp_path / "auto/config.yaml").read_text())["data"]["batch_seconds"]
+    stored = yaml.safe_load((tmp_path / "auto/config.yaml").read_text())
+    number = stored["data"]["batch_seconds"]
+    if step:
+        accumulated = stored["trainer"]["accumulate_grad_batches"]
+        assert accumulated > 1
+        assert number * accumulated == pytest.approx(40)
     train(settings_with(*common, f"data.batch_seconds={number}", f"run_dir={tmp_path / 'number'}"))
     bundles = [(tmp_path / run / "bundle/weights.safetensors").read_bytes() for run in ("auto", "number")]
     assert bundles[0] == bundles[1]

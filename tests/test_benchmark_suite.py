@@ -11,6 +11,7 @@ from benchmarks import (
     captions,
     large_export,
     long_recording,
+    optimizers,
     plan,
     remote,
     remote_peers,
@@ -209,3 +210,12 @@ def test_searches_are_timed_for_supported_heads_and_other_heads_are_refused(flue
     assert f"{tmp_path / 'absent'}: left out, because it does not exist" in done.stdout
     with refused(InputError, "attention decoder ... CTC"):
         searches.main([str(fluent / "run"), *options])
+
+
+def test_each_optimizer_is_timed_beside_the_passes_of_a_batch(tmp_path: Path) -> None:
+    options = ["--encoders", "conformer_xs", "--seconds", "1", "--turns", "1", "--output-dir", str(tmp_path)]
+    assert optimizers.main([*options, "--optimizers", "optimizer=adamw", "optimizer=muon"]) == 0
+    rows = json.loads((tmp_path / "optimizers.json").read_text())["rows"]
+    assert [row["optimizer"] for row in rows] == ["optimizer=adamw", "optimizer=muon"]
+    for row in rows:
+        assert row["share %"] == pytest.approx(100 * row["optimizer ms"] / row["passes ms"])

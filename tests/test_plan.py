@@ -11,6 +11,7 @@ import pytest
 from asr import shards
 from asr.apps.doctor import reading as reading_module
 from asr.apps.doctor.reading import epoch_reading
+from asr.base.settings.read import as_mapping
 from asr.base.storage import store
 from asr.base.text.normalize import basic
 from asr.core.build import build_features, build_tokenizer
@@ -22,13 +23,15 @@ from asr.core.data.position import start_of_epoch
 from asr.core.data.training_set import TrainingSet
 from asr.core.data.utterances import Utterances
 from asr.core.run.folder import fitted_front_end
+from asr.core.run.resume import changes
 from asr.core.training.data_module import SpeechData
+from asr.errors import InputError
 from asr.plan import plan
 from asr.train import train
 from tests.conftest import TINY, resolved, settings_with, tone_corpus
 from tests.forked import run_module
 from tests.processes import finish, start, steps_logged
-from tests.refusals import check_refusal
+from tests.refusals import check_refusal, refused
 from tests.storing import FaultyProxy
 
 
@@ -90,7 +93,7 @@ def test_the_report_shows_the_number_of_steps_of_the_run(
     assert finish(start(settings, tmp_path / "log")) == 0, (tmp_path / "log").read_text()
     assert steps_logged(run_dir) == int(steps)
     assert f" {steps} steps: " in (run_dir / "train.log").read_text()
-    bounded = report(capsys, tones, *uneven, "trainer.max_steps=7")
+    bounded = report(capsys, tones, *uneven, "trainer.max_steps=7", "schedule.warmup_steps=2")
     assert (
         "the whole run: 7 optimizer steps: trainer.max_epochs=4 or trainer.max_steps=7, whichever comes first\n"
         in bounded
@@ -266,3 +269,70 @@ def test_local_files_need_no_requests(tones: Path, capsys: pytest.CaptureFixture
     printed = report(capsys, tones)
     assert "requests to an object store" not in printed
     assert "memory of each training process" in printed
+
+
+def step_of(*overrides: str) -> tuple[float, float]:
+    """Return the seconds of an optimizer step over all processes, and of a batch."""
+    settings = settings_with(*overrides)
+    seconds, processes = settings.data.plan.batches.seconds, settings.trainer.num_processes()[0]
+    return seconds * processes * settings.trainer.accumulate_grad_batches, seconds
+
+
+@pytest.mark.parametrize("devices", [1, 2, 3, 5, 8])
+@pytest.mark.parametrize("batch", [9, 20, 33.3, 500])
+def test_a_step_has_its_seconds_on_any_number_of_devices(devices: int, batch: float) -> None:
+    given = ["data.step_seconds=240", f"data.batch_seconds={batch}", "data.max_seconds=7", f"trainer.devices={devices}"]
+    step, seconds = step_of(*given)
+    assert step == pytest.approx(240)
+    assert seconds <= batch * (1 + 1e-12)
+    assert seconds > batch / 2 or seconds == 240 / devices, "batches are not shorter than necessary"
+
+
+@pytest.mark.parametrize("experiment", ["librispeech_100h", "librispeech_960h", "common_voice", "ljspeech"])
+def test_a_recipe_for_gpus_has_equal_steps_on_one_four_and_eight(experiment: str) -> None:
+    devices = [1, 4, 8]
+    steps = [step_of(f"experiment={experiment}", "trainer=ddp", f"trainer.devices={number}")[0] for number in devices]
+    assert steps == pytest.approx([settings_with(f"experiment={experiment}").data.step_seconds] * 3)
+
+
+@pytest.mark.parametrize("debug", ["fast", "overfit", "profile"])
+def test_a_debug_file_determines_the_batches_of_a_recipe(debug: str) -> None:
+    settings = settings_with("experiment=librispeech_100h", f"debug={debug}")
+    assert settings.trainer.accumulate_grad_batches == 1
+    assert settings.data.plan.batches.seconds == (500 if debug == "profile" else 480)
+
+
+def test_a_step_that_devices_cannot_divide_is_refused() -> None:
+    given = ["data.step_seconds=240", "data.max_seconds=30", "data.batch_seconds=60"]
+    assert step_of(*given, "trainer.devices=8") == (240, 30)
+    with refused(InputError, "data.step_seconds ... 30 ... 60 ... 9 processes ... 240", cure="data.max_seconds"):
+        step_of(*given, "trainer.devices=9")
+    two_views = ["head=ctc_consistency", "augment=[spec_augment]"]
+    with refused(InputError, "data.step_seconds ... 60 ... 8 processes ... 240", cure="data.max_seconds"):
+        step_of(*given, *two_views, "trainer.devices=8")
+
+
+def test_accumulation_is_not_given_beside_the_seconds_of_a_step() -> None:
+    given = ["data.step_seconds=240", "data.batch_seconds=60"]
+    with refused(InputError, "trainer.accumulate_grad_batches ... 3", cure="data.step_seconds=null"):
+        step_of(*given, "trainer.accumulate_grad_batches=3")
+    assert step_of(*given, "trainer.accumulate_grad_batches=4") == (240, 60)
+    assert step_of(*given, "data.step_seconds=null", "trainer.accumulate_grad_batches=3") == (180, 60)
+
+
+def test_a_run_from_before_recipes_named_their_seconds_resumes() -> None:
+    older = {"world_size": 1, "manifests": {}, "fitted": {}}
+    recipe, one = "experiment=librispeech_100h", "trainer.devices=1"
+    before = ["data.step_seconds=null", "data.batch_seconds=500", "trainer.accumulate_grad_batches=4"]
+    old, new = (as_mapping(settings_with(recipe, one, *given)) for given in (before, []))
+    del old["data"]["step_seconds"]
+    assert changes({**old, **older}, {**new, **older}) == {}
+
+
+def test_a_plan_that_the_doctor_refuses_is_refused(tones: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with refused(InputError, "warm-up"):
+        report(capsys, tones, "schedule.warmup_steps=1000")
+    printed = capsys.readouterr().out
+    assert "the whole run" in printed
+    assert "error: warm-up" in printed
+    assert "warning: warm-up" in report(capsys, tones, "schedule.warmup_steps=15", "trainer.max_steps=20")

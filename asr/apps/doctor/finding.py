@@ -1,11 +1,13 @@
 """Findings: problems of a corpus or of a training plan, each with the affected utterances."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
+from asr.base.text.numbers import counted
 from asr.base.text.printable import NAMED, printable
 from asr.core.data.manifest import Utterance
+from asr.errors import InputError
 
 Splits = Mapping[str, Sequence[Utterance]]  # utterances by the name of their split or test manifest
 
@@ -75,3 +77,11 @@ def share(cases: Sequence[Case], splits: Splits, noun: str = "utterance") -> str
             parts.append(f"{count:,} of {len(utterances):,} in {split}")
     total = len(cases)
     return f"{total:,} {noun}{'' if total == 1 else 's'} ({'; '.join(parts)})"
+
+
+def refuse_errors(findings: Iterable[Finding]) -> None:
+    """Refuse a training that has a finding of the severity ERROR, after the findings were printed."""
+    kinds = [finding.kind for finding in findings if finding.severity == Severity.ERROR]
+    if kinds:
+        must = f"training should not start; {counted(len(kinds), 'finding')} above must be corrected"
+        raise InputError(f"{must}: {', '.join(kinds)}.")

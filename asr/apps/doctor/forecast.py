@@ -39,7 +39,8 @@ GIGABYTE = 1e9
 LONG_WARM_UP = 0.5  # fraction of the run's steps; a longer warm-up is reported
 WARM_UP_ADVICE = (
     "Shorten schedule.warmup_steps, or set it to null and give schedule.warmup_fraction; or train for more epochs, or "
-    "with more optimizer steps per epoch (data.batch_seconds, trainer.accumulate_grad_batches)."
+    "with more optimizer steps per epoch: a lower data.step_seconds, or, if it is null, data.batch_seconds or "
+    "trainer.accumulate_grad_batches."
 )
 NEARLY_FULL = 0.9  # fraction of the memory; higher use is reported
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from itertools import zip_longest
 from pathlib import Path
 
-from asr.apps.doctor.finding import Case, Fact, Finding, Severity
+from asr.apps.doctor.finding import Case, Fact, Finding, Severity, refuse_errors
 from asr.apps.doctor.learning_rates import RangeTest
 from asr.apps.web.chart import Axis, Series, line_chart
 from asr.apps.web.clips import Clips, record
@@ -68,10 +68,7 @@ class Diagnosis:
         content = diagnosis_page(self._name, verdict, findings, self._facts, self._charts)
         write_output("doctor.report", self._path, content)
         print("\n" + printable(f"{verdict}; report with recordings: {self._path}"), flush=True)
-        if errors:
-            kinds = ", ".join(finding.kind for finding in findings[:errors])
-            number = counted(errors, "finding")
-            raise InputError(f"training should not start; {number} above must be corrected: {kinds}.")
+        refuse_errors(findings)
 
 
 def rate_chart(rates: PlannedRates) -> str:

@@ -114,6 +114,8 @@ class DataSettings:
 
     Args:
         plan: selection and batches of utterances.
+        step_seconds: maximum size of an optimizer step in seconds, over all processes and accumulated batches, with
+            padding; None: `batch_seconds` times processes times `trainer.accumulate_grad_batches`.
         features_on: where features are computed. cpu: in worker processes, one utterance at a time; device: on the
             model's device, one batch at a time.
         index_dir: folder of indexes of manifests and of token counts, shared by all processes and runs; None: asr/index
@@ -127,6 +129,7 @@ class DataSettings:
     """
 
     plan: Annotated[PlanSettings, INLINE]
+    step_seconds: Annotated[float | None, or_null(above(0))]
     features_on: Annotated[str, one_of("cpu", "device")]
     index_dir: Annotated[str | None, or_null(FOLDER)]
     num_workers: Annotated[int | None, or_null(WORKERS)]

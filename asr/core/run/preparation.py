@@ -271,7 +271,9 @@ def prepare(
             stored = run.resume.run.settings if run.resume else folder.read_config(Path(settings.run_dir))
             found = float(stored["data"]["batch_seconds"])
         logger.info("data.batch_seconds=auto: %g", found)
-        settings = settings.with_batch_seconds(found)
+        settings = settings.with_batch_seconds(found).with_accumulation()
+    if settings.data.step_seconds is not None and rank == 0:
+        logger.info(settings.step_size)
     state = replace(run, settings=settings).enter(files, augmentation)
     base = base_config(start.fingerprint, start.source) if start and ADAPTER in components else None
     extra = checkpoint_extra(

@@ -41,6 +41,7 @@ FREE = (
     "data.retry_seconds",
     "data.timeout_seconds",
     "data.index_dir",
+    "data.step_seconds",  # batches and accumulation, which follow from it, are compared
     "data.max_bad_fraction",
     "data.max_dropped_fraction",
     "trainer.devices",

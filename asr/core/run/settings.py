@@ -1,6 +1,7 @@
 """The settings of a run: conf/train.yaml with its overrides, read once and passed on by section."""
 
 import logging
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -302,6 +303,40 @@ class RunSettings(TrainingSettings):
         plan = replace(plan, batches=replace(plan.batches, batch_seconds=batch_seconds))
         return replace(self, data=replace(self.data, plan=plan))
 
+    def with_accumulation(self) -> "RunSettings":
+        """Return the settings whose batches and accumulation give an optimizer step of `data.step_seconds`.
+
+        A step of each process is divided into the smallest number of equal batches of at most `data.batch_seconds`.
+
+        Raises:
+            InputError: a batch would be too short for the longest utterances.
+        """
+        total = self.data.step_seconds
+        if total is None or self.data.plan.batches.is_auto:
+            return self
+        processes, why = self.trainer.num_processes()
+        given = self.data.plan.batches.seconds
+        number = max(1, math.ceil(total / (processes * given) - 1e-9))  # - 1e-9: rounding of a batch found before
+        seconds = total / (processes * number)
+        head = self.components.get("head")
+        views: int = getattr(find_class("head", head.get("name")), "views", 1) if isinstance(head, Mapping) else 1
+        longest = views * self.data.plan.selection.max_seconds
+        least = longest if longest <= given else given / 2  # shorter batches would drop utterances
+        if seconds < least:
+            parts = f"batches of {least:g} to {given:g} s for each of {processes} processes ({why})"
+            cure = "Take fewer devices, another data.step_seconds or a lower data.max_seconds"
+            raise InputError(f"data.step_seconds must be divisible into equal {parts}; got {total:g}. {cure}.")
+        trainer = replace(self.trainer, accumulate_grad_batches=number)
+        return replace(self.with_batch_seconds(seconds), trainer=trainer)
+
+    @property
+    def step_size(self) -> str:
+        """Description of the size of an optimizer step."""
+        processes, _ = self.trainer.num_processes()
+        number, seconds = self.trainer.accumulate_grad_batches, self.data.plan.batches.seconds
+        batches = f"{processes} x {number} batches of {seconds:g} s (processes, trainer.accumulate_grad_batches)"
+        return f"an optimizer step has at most {processes * number * seconds:g} s of audio with padding: {batches}"
+
     def __post_init__(self) -> None:
         super().__post_init__()
         TEXT.check("normalizer", self.components.get("normalizer", "none"))
@@ -382,4 +417,9 @@ def without_unused(resolved: Mapping[str, Any], overrides: Sequence[str]) -> dic
 
 def read_run_settings(resolved: Mapping[str, Any]) -> RunSettings:
     """Read the resolved config of a run."""
-    return read(RunSettings, resolved)
+    settings: RunSettings = read(RunSettings, resolved)
+    divided, given = settings.with_accumulation(), settings.trainer.accumulate_grad_batches
+    if settings.data.step_seconds is not None and given not in (1, divided.trainer.accumulate_grad_batches):
+        must = "trainer.accumulate_grad_batches must be left out with data.step_seconds, from which it follows"
+        raise InputError(f"{must}; got {given}. Leave it out, or give data.step_seconds=null.")
+    return divided

@@ -16,7 +16,7 @@ from asr.core.training.distributed import first_then_all
 from asr.core.training.fit import fit
 from asr.core.training.sharding import shard_in_fit
 from asr.core.training.task import TrainingTask, Unreadable
-from asr.core.training.trainer import equip, make_trainer
+from asr.core.training.trainer import accumulate, equip, make_trainer
 
 if TYPE_CHECKING:
     from asr.core.data.position import Position
@@ -61,6 +61,7 @@ def run_training(
     of_process = trainer.global_rank, trainer.world_size
     prepared = first_then_all(trainer, partial(objective.prepare, settings, *of_process, find_batch_seconds))
     settings, state = prepared.settings, prepared.state
+    accumulate(trainer, settings.trainer.accumulate_grad_batches)
     torch.set_num_threads(settings.num_threads)
     pl.seed_everything(settings.seed, verbose=False)
     trainable, source = objective.build(prepared)

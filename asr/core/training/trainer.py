@@ -179,6 +179,16 @@ def _quieten_libraries() -> None:
     warnings.filterwarnings("ignore", module="lightning")  # hints that are only useful with Lightning's defaults
 
 
+def accumulate(trainer: pl.Trainer, number: int) -> None:
+    """Set the number of batches in an optimizer step, which may follow from batches that are found in the preparation.
+
+    Raises:
+        InputError: a validation would run within an optimizer step.
+    """
+    trainer.accumulate_grad_batches = number
+    _check_validation(trainer)
+
+
 def _check_validation(trainer: pl.Trainer) -> None:
     """Check that each validation runs between two optimizer steps, where a checkpoint can be written."""
     accumulated, every = trainer.accumulate_grad_batches, trainer.val_check_interval
