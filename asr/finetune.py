@@ -78,8 +78,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.dry_run:
         return 0
     _train(overrides)
-    conclude(options.output, stored, share != 1, [word for name in options.plugin for word in ("--plugin", name)])
+    conclude(options.output, stored, share != 1, plugin_options(options.plugin))
     return 0
+
+
+def plugin_options(plugins: Sequence[str]) -> list[str]:
+    """Return the options of another command for these plugins."""
+    return [word for name in plugins for word in ("--plugin", name)]
 
 
 def _print(line: str) -> None:
@@ -275,16 +280,18 @@ def _is_of_adapter(setting: str) -> bool:
 def model_of(options: argparse.Namespace) -> str:
     """Return MODEL as `init.from` takes it; a model in another toolkit's format is converted first."""
     from asr.apps.convert.huggingface.files import is_huggingface
+    from asr.apps.convert.packages import fitting, readers
     from asr.core.checkpoint.bundle import OF_A_BUNDLE
     from asr.core.checkpoint.load import is_nemo
     from asr.core.hub.download import path_of
 
     path = path_of(options.model)
     is_bundle = all((path / name).is_file() for name in OF_A_BUNDLE)
-    if is_bundle or not (is_nemo(path) or is_huggingface(path)):
+    is_of_package = path.exists() and fitting(readers(), path) is not None
+    if not is_of_package and (is_bundle or not (is_nemo(path) or is_huggingface(path))):
         return str(options.model)
     folder = options.output / CONVERTED
-    _run("asr.convert", [str(options.model), "-o", str(folder)])
+    _run("asr.convert", [str(options.model), "-o", str(folder), *plugin_options(options.plugin)])
     return str(folder)
 
 

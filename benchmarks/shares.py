@@ -25,7 +25,7 @@ from typing import Any
 from asr.apps.finetune.share import SHARES
 from asr.apps.web.chart import Axis, Series, line_chart
 from asr.apps.web.page import page
-from asr.base.text.numbers import percent
+from asr.base.text.numbers import counted, percent
 from asr.core.checkpoint.averaging import with_share_of
 from asr.core.checkpoint.bundle import Bundle
 from asr.core.checkpoint.load import bundle_recognizer, read_initial, read_model, write_bundle
@@ -91,10 +91,10 @@ def picture(rows: Sequence[Mapping[str, Any]], name: str) -> str:
         rates = [
             fmean(row["rates"][test][number] / row["rates"][test][-1] for row in rows) for number in range(len(SHARES))
         ]
-        curves.append(Series(test, [*zip(SHARES, rates, strict=True)], dots=True))
+        curves.append(Series("test, like DATA" if test == "test" else test, [*zip(SHARES, rates, strict=True)], dots=True))
     x, y = Axis("share of the initial model in each weight", low=0, high=1), Axis("WER", percent)
     title = f"WER after fine-tuning on {name}, in percent of the WER before"
-    note = f"mean of {len(rows)} draws of clips and speakers"
+    note = f"mean of {counted(len(rows), 'draw')} of clips and speakers"
     return page(title, f'<main><div class="charts">{line_chart(title, x, y, curves, note, zero=False)}</div></main>')
 
 
