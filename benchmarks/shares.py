@@ -84,16 +84,17 @@ def _run(options: argparse.Namespace) -> None:
     (folder / PAGE).write_text(picture(done, f"{options.clips} clips of {options.data.parent.name}"), encoding="utf-8")
 
 
-def picture(rows: Sequence[Mapping[str, Any]], name: str) -> str:
+def picture(rows: Sequence[Mapping[str, Any]], data: str) -> str:
     """Return a page with the mean WER of all seeds by share, for each test, in percent of the initial model's."""
     curves = []
     for test in rows[0]["rates"]:
         rates = [
             fmean(row["rates"][test][number] / row["rates"][test][-1] for row in rows) for number in range(len(SHARES))
         ]
-        curves.append(Series("test, like DATA" if test == "test" else test, [*zip(SHARES, rates, strict=True)], dots=True))
+        name = "test, like DATA" if test == "test" else test
+        curves.append(Series(name, [*zip(SHARES, rates, strict=True)], dots=True))
     x, y = Axis("share of the initial model in each weight", low=0, high=1), Axis("WER", percent)
-    title = f"WER after fine-tuning on {name}, in percent of the WER before"
+    title = f"WER after fine-tuning on {data}, in percent of the WER before"
     note = f"mean of {counted(len(rows), 'draw')} of clips and speakers"
     return page(title, f'<main><div class="charts">{line_chart(title, x, y, curves, note, zero=False)}</div></main>')
 
