@@ -151,6 +151,7 @@ def contest(work: Work, options: argparse.Namespace) -> None:
             values |= {"of matmul": net.flops / seconds / machine.matmul, "audio hours/s": audio_hours / seconds}
             values |= {"parameters, M": net.parameters / 1e6, "GFLOP": net.flops / 1e9, "peak GB": net.peak}
             table.row(*(values[heading] for heading in columns))
+        table.write(options.output_dir, facts)
     table.save(options.output_dir, facts)
 
 

@@ -48,12 +48,16 @@ class Results:
         self._print_line([self._format(heading, row) for heading in self.columns])
 
     def save(self, folder: Path, about: Mapping[str, object]) -> None:
-        """Write the JSON and HTML files, with `about` (machine, versions, settings) in both."""
+        """Write the JSON and HTML files, with `about` (machine, versions, settings) in both, and print their names."""
+        self.write(folder, about)
+        print(f"\n{folder / self.name}.json, {folder / self.name}.html\n", flush=True)
+
+    def write(self, folder: Path, about: Mapping[str, object]) -> None:
+        """Write the files with the rows so far, so that they remain if the program is killed."""
         folder.mkdir(parents=True, exist_ok=True)
         content = {"about": dict(about), "rows": self.rows}
         write_whole_text(folder / f"{self.name}.json", json.dumps(content, indent=2) + "\n")
         write_whole_text(folder / f"{self.name}.html", self._page(about))
-        print(f"\n{folder / self.name}.json, {folder / self.name}.html\n", flush=True)
 
     def _page(self, about: Mapping[str, object]) -> str:
         headings = list(self.columns)

@@ -50,6 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 pass_name = "training" if training else "inference"
                 names = " ".join(sorted(set(kernels))) or NONE
                 table.row(encoder, str(head_dim or "-"), precision, pass_name, names, finite, len(kernels))
+        table.write(options.output_dir, facts)
     table.save(options.output_dir, facts)
     return 0
 

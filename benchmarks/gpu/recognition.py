@@ -64,6 +64,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--utterances", type=int, default=500, metavar="N", help="utterances of noise, 2 to 17 s each (default: 500)"
     )
     parser.add_argument(
+        "--copies", type=int, default=1, metavar="N", help="recognise each utterance N times, each time from its file"
+    )
+    parser.add_argument(
         "--num-workers", type=int, default=8, metavar="N", help="processes that read audio (default: 8)"
     )
     results.add_options(parser)
@@ -77,7 +80,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with tempfile.TemporaryDirectory() as folder:
         if not options.audio:
             write_noise(Path(folder), options.utterances)
-        utterances = list(read_utterances(options.audio or [folder]))
+        files = list(read_utterances(options.audio or [folder]))
+        utterances = [replace(each, id=f"{each.id}, {copy}") for copy in range(options.copies) for each in files]
         for model, decoder, make in recognizer_makers(options.models, options.encoder, options.decoders):
             try:
                 recognizer = make().to(options.device)
@@ -86,6 +90,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 continue
             recognizer.recording_encoder.precision = getattr(torch, options.precision)
             compare(table, model, decoder, recognizer, utterances, options)
+            table.write(options.output_dir, facts)
     table.save(options.output_dir, facts)
     return 0
 

@@ -34,6 +34,7 @@ from tests.tones import sentences, write_corpus
 NAME = "gpu_training"
 ENDED = "yes"  # value of `ended` if the run reached its number of steps
 REFERENCE = "CPU, float32"
+TENSORS = "tensors"  # the name of a forecast's line on memory
 RUNS = {  # training runs on the device, and their overrides for asr.train
     "float32": ["trainer.precision=32-true"],
     "bfloat16": ["trainer.precision=bf16-mixed"],
@@ -42,7 +43,7 @@ RUNS = {  # training runs on the device, and their overrides for asr.train
 OVERRIDES = [
     *("corpus.name=tones", "corpus.prepare=null", "corpus.test=[]", "augment=[]"),
     *("encoder.dropout=0", "encoder.subsampling.dropout=0", "data.sorted_epochs=0"),
-    *("trainer.max_epochs=-1", "trainer.log_every_n_steps=1", "checkpoint.select=last", "schedule.warmup_steps=20"),
+    *("trainer.max_epochs=-1", "trainer.log_every_n_steps=1", "checkpoint.select=last", "schedule.warmup_steps=5"),
 ]
 
 
@@ -50,7 +51,8 @@ class Run(NamedTuple):
     """Measurements of one training run.
 
     Args:
-        losses: loss of each step.
+        losses: loss of each logged step.
+        steps: number of steps.
         speed: seconds of audio per second, median over the steps.
         data_wait: fraction of the time spent waiting for data, median over the steps.
         peak: peak of allocated GPU memory in bytes; None on a CPU.
@@ -58,6 +60,7 @@ class Run(NamedTuple):
     """
 
     losses: list[float]
+    steps: int
     speed: float | None
     data_wait: float | None
     peak: float | None
@@ -67,11 +70,10 @@ class Run(NamedTuple):
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print one row per training run; return 1 if any of them stopped early, otherwise 0."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu.training", description=__doc__)
-    parser.add_argument("--name", default=NAME, help=f"name of the result files (default: {NAME})")
     parser.add_argument("--device", default="cuda", help="cuda or cpu (default: cuda)")
     parser.add_argument("--runs", nargs="+", choices=[*RUNS], default=[*RUNS], metavar="RUN", help=", ".join(RUNS))
     parser.add_argument("--without-reference", action="store_true", help="skip the run on the CPU")
-    parser.add_argument("--steps", type=int, default=300, metavar="N", help="steps of each run (default: 300)")
+    parser.add_argument("--steps", type=int, default=20, metavar="N", help="steps of each run (default: 20)")
     parser.add_argument(
         "--utterances", type=int, default=200, metavar="N", help="utterances in the corpus (default: 200)"
     )
@@ -94,7 +96,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "max loss difference": share,
     }
     columns |= {"not finite": fixed(0), "audio s/s": fixed(0), "data wait": share, "peak GB": fixed(2)}
-    table = Results(options.name, columns | {"forecast": str, "ended": str}, bars="audio s/s")
+    table = Results(NAME, columns | {"forecast": str, "ended": str}, bars="audio s/s")
     with tempfile.TemporaryDirectory() as folder:
         words = (max(1, options.words // 2), options.words)
         texts = {"train": sentences(options.utterances, seed=1, words=words), "valid": sentences(2, seed=2)}
@@ -107,12 +109,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
             reference = run(settings_of(*cpu_overrides, *common), "cpu")
             expected = reference.losses
             _row(table, REFERENCE, reference, expected, None)
+            table.write(options.output_dir, facts)
         on_card = options.device.startswith("cuda")
         for number, name in enumerate(options.runs):
             device_overrides = ["trainer=gpu"] if on_card else ["trainer.accelerator=cpu"]
             settings = settings_of(*device_overrides, *common, *RUNS[name], f"run_dir={folder}/{number}")
             forecast_text = forecast_of(settings) if on_card else None
             _row(table, name, run(settings, options.device), expected, forecast_text)
+            table.write(options.output_dir, facts)
     table.save(options.output_dir, facts)
     return int(any(row["ended"] != ENDED for row in table.rows))
 
@@ -124,7 +128,7 @@ def _row(table: Results, name: str, run: Run, expected: list[float], forecast_te
     not_finite = sum(not math.isfinite(loss) for loss in run.losses)
     last = run.losses[-1] if run.losses else None
     figures = mean, max(differences, default=None), not_finite, run.speed, run.data_wait, run.peak and run.peak / 1e9
-    table.row(name, len(run.losses), last, *figures, forecast_text, run.ended)
+    table.row(name, run.steps, last, *figures, forecast_text, run.ended)
 
 
 def settings_of(*overrides: str) -> RunSettings:
@@ -133,12 +137,12 @@ def settings_of(*overrides: str) -> RunSettings:
 
 
 def forecast_of(settings: RunSettings) -> str:
-    """Return asr.doctor's forecast of a training run's memory."""
+    """Return asr.doctor's forecast of the memory of the tensors in a training run's largest step."""
     manifests = Manifests(IndexCache(settings.data.index_dir))
     corpus = read_corpus(settings.corpus, get_normalizer(settings.components["normalizer"]), manifests)
     model, utterances, _ = fresh_model(settings, corpus, sample=corpus)
-    result = forecast(settings, utterances, model, lambda planned: None)
-    return dict(result.facts).get("memory", "does not fit")
+    texts = (dict(part.facts).get(TENSORS) for part in forecast(settings, utterances, model))
+    return next((text for text in texts if text is not None), "none")  # the steps that follow are not measured
 
 
 def run(settings: RunSettings, device: str) -> Run:
@@ -157,7 +161,8 @@ def run(settings: RunSettings, device: str) -> Run:
     steps = [line for line in lines if line["train/loss"]]
     peak = float(torch.cuda.max_memory_allocated()) if on_card else None
     speed, wait = _median(steps, "audio_seconds_per_second"), _median(steps, "data_wait")
-    return Run([float(step["train/loss"]) for step in steps], speed, wait, peak, ended)
+    losses, number = [float(step["train/loss"]) for step in steps], int(steps[-1]["step"]) if steps else 0
+    return Run(losses, number, speed, wait, peak, ended)
 
 
 def _median(steps: Sequence[Mapping[str, str]], name: str) -> float | None:
