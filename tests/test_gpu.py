@@ -1,6 +1,8 @@
 """Results on a GPU equal those on the CPU. Without a GPU, these tests are skipped."""
 
 import json
+import signal
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ from asr.core.build import build_features, build_model, build_tokenizer
 from asr.core.recognition.model import Model
 from asr.train import train
 from tests.conftest import TINY, resolved, settings_with, tone_corpus
+from tests.processes import die_at_save, finish, resumptions, start
 from tests.test_train import losses
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="this machine has no CUDA device")
@@ -88,6 +91,17 @@ def test_a_run_on_a_gpu_resumes_from_its_checkpoint(tones: Path, tmp_path: Path)
     train(settings_with(*common, "trainer.max_epochs=1"))
     train(settings_with(*common, "trainer.max_epochs=2", "resume.allow=[trainer.max_epochs]"))
     train(settings_with(*common, "trainer.max_epochs=2", f"run_dir={tmp_path / 'whole'}"))
+    assert losses(tmp_path / "run") == pytest.approx(losses(tmp_path / "whole"), rel=0.02)  # atomic sums and bf16
+
+
+def test_a_run_on_a_gpu_that_is_killed_resumes_and_ends_as_a_whole_run(tones: Path, tmp_path: Path) -> None:
+    tiny = [override for override in TINY if not override.startswith("trainer.accelerator")]
+    common = ["trainer=gpu", *tiny, "data.num_workers=0", *tone_corpus(tones), "trainer.max_epochs=2"]
+    parts = resolved(*common, f"run_dir={tmp_path / 'run'}")
+    assert finish(start(parts, tmp_path / "log", before=partial(die_at_save, 1))) == -signal.SIGKILL
+    assert finish(start(parts, tmp_path / "log")) == 0, (tmp_path / "log").read_text()
+    assert resumptions(tmp_path / "run")
+    train(settings_with(*common, f"run_dir={tmp_path / 'whole'}"))
     assert losses(tmp_path / "run") == pytest.approx(losses(tmp_path / "whole"), rel=0.02)  # atomic sums and bf16
 
 

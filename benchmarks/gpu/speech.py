@@ -48,8 +48,9 @@ RECIPE = [  # recipes/librispeech/README.md shows why there is neither dropout n
 ON_DEVICE = {"cuda": ["trainer=gpu", "data.batch_seconds=100"], "cpu": ["trainer.accelerator=cpu"]}
 TINY = [
     *("encoder=conformer_xs", "encoder.dim=16", "encoder.num_layers=2", "encoder.num_heads=2"),
-    *("encoder.subsampling.num_channels=4", "data.max_train_utterances=40"),
+    "encoder.subsampling.num_channels=4",
 ]
+TINY_UTTERANCES = 20  # of each manifest
 
 
 class Speech(NamedTuple):
@@ -96,7 +97,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--audio", type=Path, required=True, metavar="FOLDER", help="manifests and audio")
     parser.add_argument("--device", choices=[*ON_DEVICE], default="cuda", help="default: cuda")
     parser.add_argument("--seconds", type=float, default=300.0, metavar="S", help="time limit (default: 300)")
-    parser.add_argument("--tiny", action="store_true", help="a tiny network and 40 utterances, to test the program")
+    parser.add_argument("--tiny", action="store_true", help="a tiny network and few utterances, to test the program")
     parser.add_argument("--overrides", nargs="*", default=[], metavar="KEY=VALUE", help="settings of asr.train")
     results.add_options(parser)
     options = parser.parse_args(arguments)
@@ -111,7 +112,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def measure(table: Table, wav: Path, end: float, options: argparse.Namespace) -> int:
     """Decode, plan, train and evaluate; add the rows."""
     begin, cores = time.monotonic(), len(os.sched_getaffinity(0))
-    speech = decode(options.audio, wav, cores)
+    speech = decode(options.audio, wav, cores, TINY_UTTERANCES if options.tiny else None)
     audio = sum(speech.seconds.values())
     files = f"{sum(speech.utterances.values()):,} files, {audio / 3600:.2f} h, {cores} cores"
     table.add(DECODING, audio / (time.monotonic() - begin), "s/s", files)
@@ -140,8 +141,15 @@ def measure(table: Table, wav: Path, end: float, options: argparse.Namespace) ->
     return int(trained.ended != ENDED)
 
 
-def decode(source: Path, target: Path, cores: int) -> Speech:
-    """Decode the audio of all manifests in a folder to 16-bit WAV files in another; write manifests of these files."""
+def decode(source: Path, target: Path, cores: int, limit: int | None = None) -> Speech:
+    """Decode the audio of all manifests in a folder to 16-bit WAV files in another; write manifests of these files.
+
+    Args:
+        source: folder of the manifests.
+        target: an empty folder.
+        cores: number of processes.
+        limit: maximum number of utterances of each manifest.
+    """
     speech = Speech({}, {}, {})
     # Forking is safe before this process uses CUDA, and the new processes need not import torch.
     with ProcessPoolExecutor(cores, mp_context=get_context("fork")) as pool:
@@ -152,7 +160,7 @@ def decode(source: Path, target: Path, cores: int) -> Speech:
             speech.manifests[kind] = [target / path.name for path in paths]
             speech.seconds[kind], speech.utterances[kind] = 0.0, 0
             for path, manifest in zip(paths, speech.manifests[kind], strict=True):
-                utterances = read_manifest(path)
+                utterances = read_manifest(path)[:limit]
                 folder = target / path.stem
                 folder.mkdir()
                 files = [folder / f"{number}.wav" for number in range(len(utterances))]

@@ -59,7 +59,7 @@ def parts_of(device: str, audio: Path | None, tiny: bool) -> Mapping[str, Part]:
     """
     common, folder = ["--device", device], ["--output-dir", "{folder}"]
     right = {
-        TESTS: _tests("agreement with a CPU", "tests/test_gpu.py"),
+        TESTS: _tests("agreement with a CPU", "tests/test_gpu.py")._replace(share=3),
         LATTICES: _measured("sums over 50 lattices beside those in float64", lattices, [*common, *folder]),
     }
     for head in HEADS:
