@@ -77,13 +77,12 @@ def packed_tones(tmp_path: Path) -> Path:
 
 MODULE = """
 import os, subprocess, sys, time
-from asr.errors import InputError
 
-def main(arguments):
+def main(name):
     print("begun", flush=True)
-    match arguments[0]:
+    match name:
         case "refused":
-            raise InputError("the audio must exist; got none.")
+            return 1
         case "hang":
             child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(100)"])
             print(f"child {child.pid}.", flush=True)
@@ -104,6 +103,8 @@ def main(arguments):
             with open("/proc/self/oom_score_adj") as file:
                 print(file.read())
     return 0
+
+sys.exit(main(sys.argv[1]))
 """
 
 
@@ -111,7 +112,7 @@ def main(arguments):
 def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """Write a module that can run as a step; return its name."""
     (tmp_path / "program_of_a_step.py").write_text(MODULE)
-    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     return "program_of_a_step"
 
 
@@ -120,17 +121,16 @@ def fake(module: str, *names: str) -> dict[str, Step]:
 
 
 def outcomes(parts: dict[str, Part], folder: Path, seconds: float) -> dict[str, str]:
-    return dict(run_parts(parts, folder, seconds, "cpu"))
+    return dict(run_parts(parts, folder, seconds))
 
 
-LIMIT = 2 * SLOWDOWN  # seconds, enough for a step to start once one has run
+LIMIT = 1.5 * SLOWDOWN  # seconds, enough for a step to start
 
 
-@pytest.fixture
-def warm(module: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Start the server that forks the steps, which takes seconds."""
+@pytest.fixture(autouse=True)
+def short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a step start however little time is left."""
     monkeypatch.setattr("benchmarks.gpu.__main__.MIN_SECONDS", 0.0)
-    assert outcomes({"part": Part(fake(module, "good"), 1)}, tmp_path, 60 * SLOWDOWN) == {"good": DONE}
 
 
 def test_a_part_that_crashes_or_runs_out_of_memory_does_not_stop_the_next_part(module: str, tmp_path: Path) -> None:
@@ -145,13 +145,12 @@ def test_a_part_that_crashes_or_runs_out_of_memory_does_not_stop_the_next_part(m
     logs = {name: (tmp_path / name / LOG).read_text() for name in parts}
     assert all(log.startswith("begun\n") for log in logs.values())
     assert "MemoryError" in logs["memory"]
-    assert logs["refused"] == "begun\nerror: the audio must exist; got none.\n"
     assert all(json.loads((tmp_path / name / OUTCOME).read_text())["seconds"] > 0 for name in parts)
 
 
 @pytest.mark.parametrize("kind", ["hang", "deaf"])
 def test_a_part_that_hangs_is_killed_at_its_limit_with_its_child_processes(
-    kind: str, warm: None, module: str, tmp_path: Path
+    kind: str, module: str, tmp_path: Path
 ) -> None:
     parts = {"first": Part(fake(module, kind), 1), "second": Part(fake(module, "good"), 3)}
     begin = time.monotonic()
@@ -168,9 +167,7 @@ def test_a_part_that_hangs_is_killed_at_its_limit_with_its_child_processes(
             time.sleep(0.1)
 
 
-def test_steps_that_run_together_end_for_themselves_and_share_one_limit(
-    warm: None, module: str, tmp_path: Path
-) -> None:
+def test_steps_that_run_together_end_for_themselves_and_share_one_limit(module: str, tmp_path: Path) -> None:
     part = Part(fake(module, "hang", "crash", "good"), 1, together=True)
     ended = outcomes({"part": part}, tmp_path, LIMIT)
     assert ended["hang"].startswith("stopped")
@@ -182,7 +179,7 @@ def test_steps_that_run_together_end_for_themselves_and_share_one_limit(
 def test_parts_and_steps_get_their_share_of_the_time_that_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
     clock, limits = 0.0, {}
 
-    def run_steps(steps: dict[str, Step], folder: Path, seconds: float, device: str) -> Iterator[tuple[str, str]]:
+    def run_steps(steps: dict[str, Step], folder: Path, seconds: float) -> Iterator[tuple[str, str]]:
         nonlocal clock
         for name in steps:
             limits[name] = round(seconds)
@@ -211,7 +208,7 @@ def test_linux_kills_a_step_before_the_program_that_runs_the_steps(module: str, 
 def test_a_step_for_which_no_time_is_left_is_named_and_left_out(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["--device", "cpu", "--minutes", "0.05", "--steps", "kernels", "--output-dir", str(tmp_path)]) == 1
+    assert main(["--device", "cpu", "--minutes", "0", "--steps", "kernels", "--output-dir", str(tmp_path)]) == 1
     shown = capsys.readouterr()
     assert mentions(shown.err, "every step ... no time")
     assert json.loads((tmp_path / "gpu.json").read_text())["steps"]["kernels"] == {}

@@ -77,7 +77,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         facts["name"] = torch.cuda.get_device_name()
     command = shlex.join(["python", "-m", "benchmarks.gpu", *(sys.argv[1:] if arguments is None else arguments)])
     report_dir, outcomes = options.report_dir or options.output_dir, {}
-    for name, outcome in run_parts(chosen(parts, options), options.output_dir, 60 * options.minutes, options.device):
+    for name, outcome in run_parts(chosen(parts, options), options.output_dir, 60 * options.minutes):
         outcomes[name] = outcome
         write_report(report_dir, options.output_dir, facts, command, steps)
     print(report_dir / "gpu.md")
@@ -99,7 +99,7 @@ def chosen(parts: Mapping[str, Part], options: argparse.Namespace) -> dict[str, 
     return selected
 
 
-def run_parts(parts: Mapping[str, Part], output_dir: Path, seconds: float, device: str) -> Iterator[tuple[str, str]]:
+def run_parts(parts: Mapping[str, Part], output_dir: Path, seconds: float) -> Iterator[tuple[str, str]]:
     """Run parts within `seconds`; save and yield the outcome of each step as it ends.
 
     A part, and a step within a part, gets its share of the time that is left, relative to the shares of those after it.
@@ -115,12 +115,12 @@ def run_parts(parts: Mapping[str, Part], output_dir: Path, seconds: float, devic
         shares = [max(step.share for step in group.values()) for group in groups]
         for number, group in enumerate(groups):
             left = (part_end - time.monotonic()) * shares[number] / sum(shares[number:])
-            yield from run_steps(group, output_dir, left, device)
+            yield from run_steps(group, output_dir, left)
 
 
-def run_steps(steps: Mapping[str, Step], output_dir: Path, seconds: float, device: str) -> Iterator[tuple[str, str]]:
+def run_steps(steps: Mapping[str, Step], output_dir: Path, seconds: float) -> Iterator[tuple[str, str]]:
     """Run steps at the same time, with a time limit; save and yield their outcomes."""
-    if seconds < MIN_SECONDS:
+    if seconds <= MIN_SECONDS:
         for name in steps:
             print(f"  {name}: not started, because no time is left", flush=True)
             yield name, "no time was left"
@@ -129,7 +129,7 @@ def run_steps(steps: Mapping[str, Step], output_dir: Path, seconds: float, devic
         (output_dir / name).mkdir(parents=True, exist_ok=True)
         (output_dir / name / step.result).unlink(missing_ok=True)
         print(f"  {name}: {step.description}, at most {seconds:.0f} s", flush=True)
-    for name, outcome, duration in run(steps, output_dir, seconds, device):
+    for name, outcome, duration in run(steps, output_dir, seconds):
         print(f"  {name}: {outcome} after {duration:.0f} s", flush=True)
         content = {"description": steps[name].description, "outcome": outcome, "seconds": duration}
         write_whole_text(output_dir / name / OUTCOME, json.dumps(content))
