@@ -130,7 +130,7 @@ def contest(work: Work, options: argparse.Namespace) -> None:
         dim = encoder_config(encoder_of_size(size))["dim"] if options.without_front_end else None
         batch = Batch(*(part.to(options.device) for part in make_batch(count, max_seconds, blocks_dim=dim)))
         statistics: dict[str, NetStatistics] = {}
-        contenders = enter(_makers(work, options, size, batch, statistics), expected=(RuntimeError,))
+        contenders = enter(_makers(work, options, size, batch, statistics), expected=(Exception,))
         if OURS in options.contenders and OURS not in contenders:
             raise InputError(
                 f"asr's network must run; size {size}, batch {count}x{max_seconds:g} failed as printed above."

@@ -4,11 +4,12 @@ import argparse
 from collections.abc import Callable, Sequence
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from asr.base.settings.conf import default_settings
 from asr.core.build import build_optimizer
 from asr.core.cli.command import run_command
+from asr.interfaces import Encoded
 from benchmarks.contest import Prepare, Work, add_options, compile_blocks, contest
 from benchmarks.nets import OURS, Batch, Net
 from benchmarks.race import Contender
@@ -61,9 +62,32 @@ def graph_with(dtype: torch.dtype) -> Callable[[Net, Batch], None]:
         net.train()
         example = (batch.features.clone(), batch.lengths.clone())
         with torch.autocast("cuda", dtype, enabled=dtype != torch.float32, cache_enabled=False):
-            net.encoder = torch.cuda.make_graphed_callables(net.encoder, example)
+            net.encoder = WithEncoded(torch.cuda.make_graphed_callables(WithTensors(net.encoder), example))
 
     return graph
+
+
+class WithTensors(nn.Module):
+    """An encoder that returns its tensors alone, because CUDA graphs return nothing else."""
+
+    def __init__(self, encoder: nn.Module) -> None:
+        super().__init__()
+        self.encoder = encoder
+
+    def forward(self, features: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
+        encoded = self.encoder(features, lengths)
+        return encoded.out, encoded.lengths
+
+
+class WithEncoded(nn.Module):
+    """The reverse of `WithTensors`."""
+
+    def __init__(self, encoder: Callable[..., tuple[Tensor, Tensor]]) -> None:
+        super().__init__()
+        self.encoder = encoder
+
+    def forward(self, features: Tensor, lengths: Tensor) -> Encoded:
+        return Encoded(*self.encoder(features, lengths), {})
 
 
 if __name__ == "__main__":

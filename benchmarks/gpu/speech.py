@@ -43,6 +43,8 @@ MARGIN = 0.92  # share of the rest that the epochs are planned to take
 # Tuned on dev-mini for the model of two stages in recipes/librispeech/README.md: asr.tune takes minutes.
 LM_WEIGHTS = ("--lm-weight", "0.6", "--word-insertion-bonus", "1.5", "--unknown-score", "-18")
 VALIDATIONS = 12  # maximum number in a run
+VALIDATION_SHARE = 0.2  # maximum share of the time of a run
+RECOGNITION_SPEED = 2.5  # relative to the training, which also has a backward pass
 RECIPE = [  # recipes/librispeech/README.md shows why there is neither dropout nor SpecAugment
     *("experiment=librispeech_2h", "encoder=conformer_s", "encoder.dropout=0", "encoder.subsampling.dropout=0"),
     *("corpus.prepare=null", "corpus.also_test=[]"),
@@ -193,22 +195,23 @@ def planned(
         left: seconds until the end, including the evaluation.
         max_epochs: maximum number of epochs.
     """
-    tests = RESERVE + (2 * speech.seconds["test"] + speech.seconds["dev"]) / speed
-    validations = VALIDATIONS * (1 + speech.seconds["dev"] / speed)
-    epoch = speech.seconds["train"] / speed
-    steps = MARGIN * (left - tests - startup) - validations
+    tests = RESERVE + 2 * speech.seconds["test"] / (RECOGNITION_SPEED * speed)
+    epoch, validation = speech.seconds["train"] / speed, 1 + speech.seconds["dev"] / (RECOGNITION_SPEED * speed)
+    budget = MARGIN * (left - tests - startup)
+    validations = min(VALIDATIONS, max(1, math.floor(VALIDATION_SHARE * budget / validation)))
+    steps = budget - validations * validation
     if steps <= 0:
         raise InputError(f"--seconds must leave time for steps; {-steps:.0f} s are missing. Give more.")
     epochs, every = max(1, math.floor(min(steps / epoch, max_epochs))), 1
-    overrides = [*deadline_choice((left - RESERVE / 2) / 3600, RunSeconds(0, 0, tests - RESERVE)).overrides]
+    overrides = [*deadline_choice(left / 3600, RunSeconds(0, 0, tests)).overrides]
     if steps < epoch:
         number = max(1, math.floor(speech.utterances["train"] * steps / epoch))
         overrides.append(f"data.max_train_utterances={number}")
-    if epochs > VALIDATIONS:
-        every = math.ceil(epochs / VALIDATIONS)
+    if epochs > validations:
+        every = math.ceil(epochs / validations)
         epochs -= epochs % every
     else:
-        overrides.append(f"+trainer.val_check_interval={epochs / VALIDATIONS:.3f}")
+        overrides.append(f"+trainer.val_check_interval={epochs / validations:.3f}")
     overrides += [f"trainer.max_epochs={epochs}", f"trainer.check_val_every_n_epoch={every}"]
     share_of_epoch = f", {steps / epoch:.0%} of the utterances" if steps < epoch else ""
     return overrides, f"{epochs} epochs{share_of_epoch}; an epoch of the whole takes {epoch:.1f} s"
