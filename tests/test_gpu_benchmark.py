@@ -16,6 +16,7 @@ import torch
 
 from asr.core.data.manifest import read_manifest
 from asr.errors import InputError
+from benchmarks.contest import FAILURES
 from benchmarks.gpu import pack
 from benchmarks.gpu.__main__ import main, run_parts
 from benchmarks.gpu.goals import NOT_RUN, judged
@@ -24,6 +25,9 @@ from benchmarks.gpu.processes import DONE
 from benchmarks.gpu.report import OUTCOME, write_report
 from benchmarks.gpu.speech import TEXTS, Speech, decode, planned
 from benchmarks.gpu.steps import LOG, TINY, Part, Step, parts_of, steps_of
+from benchmarks.nets import OURS, Batch, make_batch, make_net
+from benchmarks.race import enter
+from benchmarks.train_step import graph_with
 from tests.conftest import ROOT, SLOWDOWN
 from tests.refusals import mentions, refused
 from tests.tones import sentences, write_corpus
@@ -337,6 +341,30 @@ def test_the_training_on_speech_is_judged_by_waiting_and_memory() -> None:
     assert judged({"speech": []})[6][2] == NOT_RUN
 
 
+def test_the_graphs_of_an_encoder_return_tensors_alone_and_the_loss_stays_equal(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def recorded(module: torch.nn.Module, example: tuple[torch.Tensor, ...]) -> torch.nn.Module:
+        """Flatten the outputs as torch.cuda.make_graphed_callables does."""
+        outputs, _ = torch.utils._pytree.tree_flatten(module(*example))
+        assert all(isinstance(output, torch.Tensor) for output in outputs)
+        return module
+
+    monkeypatch.setattr(torch.cuda, "make_graphed_callables", recorded)
+    net, batch = make_net(OURS, "conformer_xs").train(), Batch(*make_batch(2, 1.0))
+    before = net.loss(batch)
+    graph_with(torch.float32)(net, batch)
+    torch.testing.assert_close(net.loss(batch), before)
+
+
+def test_a_contender_that_fails_is_left_out_and_the_others_run(capsys: pytest.CaptureFixture[str]) -> None:
+    def fail() -> Any:
+        raise AttributeError("'NoneType' object has no attribute 'requires_grad'")
+
+    assert enter({"graphs": fail, "eager": lambda: 1}, expected=FAILURES) == {"eager": 1}
+    assert mentions(capsys.readouterr().out, "graphs: left out")
+
+
 def speech_of(train: float) -> Speech:
     return Speech({}, {"train": train, "dev": 400.0, "test": 1000.0}, {"train": 1600, "dev": 30, "test": 110})
 
@@ -354,7 +382,7 @@ def test_as_many_epochs_of_speech_are_planned_as_fit_into_the_time() -> None:
     assert any(text.startswith("data.max_train_utterances=") for text in overrides)
     assert mentions(notes, "of the utterances")
     with refused(InputError, "--seconds"):
-        planned(speech_of(20000.0), 4000.0, 10.0, 60.0)
+        planned(speech_of(20000.0), 4000.0, 10.0, 50.0)
 
 
 def test_the_speech_of_a_folder_is_decoded_to_16_bit_files_of_equal_length(tmp_path: Path) -> None:

@@ -181,7 +181,9 @@ def _speech_memory(rows: Rows) -> Reached | None:
 
 
 def _word_errors(rows: Rows) -> Reached | None:
-    texts = [f"{row['measurement']}: {row['value']:.1%}" for row in rows if row["unit"] == "WER"]
+    texts = [
+        f"{row['measurement']}: {row['value']:.1%}" for row in rows if row["unit"] == "WER" and row["value"] is not None
+    ]
     return Reached("; ".join(texts), None) if texts else None
 
 

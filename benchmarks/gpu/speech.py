@@ -239,7 +239,7 @@ def add_word_errors(table: Table, search: str, tested: Mapping[str, Mapping[str,
     for name, result in tested.items():
         errors = sum(result[kind] for kind in ("substitutions", "insertions", "deletions"))
         words = result["reference_words"]
-        table.add(f"{name}, {search}", errors / words, "WER", f"{errors:,} errors of {words:,} words")
+        table.add(f"{name}, {search}", result["wer"], "WER", f"{errors:,} errors of {words:,} words")
 
 
 def with_language_model(run_dir: Path, speech: Speech, options: argparse.Namespace) -> dict[str, dict[str, Any]]:
