@@ -4,6 +4,9 @@ import gzip
 import json
 import math
 import os
+import signal
+import subprocess
+import sys
 import tarfile
 import time
 from collections.abc import Iterator
@@ -33,15 +36,9 @@ from tests.refusals import mentions, refused
 from tests.tones import sentences, write_corpus
 
 
-@pytest.fixture
-def at_root(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Change to the root of the checkout, because the steps run there."""
-    monkeypatch.chdir(ROOT)
-
-
 @pytest.mark.slow
 def test_every_kind_of_step_runs_on_a_cpu_and_all_results_are_in_two_files(
-    at_root: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pytest.importorskip("transformers")
     packed = packed_tones(tmp_path)
@@ -103,6 +100,8 @@ def main(name):
             import resource
             resource.setrlimit(resource.RLIMIT_AS, (2**32, 2**32))
             bytearray(2**40)
+        case "where":
+            print(os.getcwd())
         case "score":
             with open("/proc/self/oom_score_adj") as file:
                 print(file.read())
@@ -165,10 +164,7 @@ def test_a_part_that_hangs_is_killed_at_its_limit_with_its_child_processes(
     assert time.monotonic() - begin < 3 * LIMIT
     if kind == "hang":
         child = int((tmp_path / kind / LOG).read_text().partition("child ")[2].partition(".")[0])
-        stat = Path(f"/proc/{child}/stat")
-        while stat.exists() and stat.read_text().split()[2] != "Z":
-            assert time.monotonic() - begin < 4 * LIMIT, os.kill(child, 9)
-            time.sleep(0.1)
+        assert gone(child)
 
 
 def test_steps_that_run_together_end_for_themselves_and_share_one_limit(module: str, tmp_path: Path) -> None:
@@ -200,8 +196,45 @@ def test_parts_and_steps_get_their_share_of_the_time_that_is_left(monkeypatch: p
 
 
 def test_the_parts_of_nine_minutes_have_one_five_two_and_one_of_them() -> None:
-    parts = parts_of("cuda", Path("audio"), False)
+    parts = parts_of("cuda", Path("audio"))
     assert {name: part.share for name, part in parts.items()} == {"right": 1, "trained": 5, "fast": 2, "rest": 1}
+
+
+def test_a_step_runs_in_the_checkout_and_the_folder_of_results_may_be_relative(
+    module: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert outcomes({"part": Part(fake(module, "where"), 1)}, Path("results"), 60 * SLOWDOWN) == {"where": DONE}
+    assert (tmp_path / "results" / "where" / LOG).read_text().split() == ["begun", str(ROOT)]
+
+
+def test_a_program_that_is_asked_to_end_kills_its_steps(module: str, tmp_path: Path) -> None:
+    code = "from benchmarks.gpu import __main__ as program, steps; from pathlib import Path\n"
+    code += f"parts = {{'right': steps.Part({{'hang': steps.Step('', {module!r}, ['hang'], 'result.json')}}, 1)}}\n"
+    code += "program.parts_of = lambda *options: parts\n"
+    code += f"program.main(['--device', 'cpu', '--output-dir', {str(tmp_path)!r}])"
+    environment = os.environ | {"PYTHONPATH": f"{ROOT}:{tmp_path}"}
+    program = subprocess.Popen([sys.executable, "-c", code], env=environment, stdout=subprocess.DEVNULL)
+    log, end = tmp_path / "hang" / LOG, time.monotonic() + 100 * SLOWDOWN
+    while not (log.is_file() and "." in log.read_text()):
+        assert time.monotonic() < end, program.kill()
+        assert program.poll() is None
+        time.sleep(0.05)
+    program.terminate()
+    assert program.wait(10 * SLOWDOWN) == 128 + signal.SIGTERM
+    child = int(log.read_text().partition("child ")[2].partition(".")[0])
+    assert gone(child)
+
+
+def gone(process: int) -> bool:
+    """Wait until a process has ended; return False, and kill it, if it does not."""
+    stat, end = Path(f"/proc/{process}/stat"), time.monotonic() + LIMIT
+    while stat.exists() and stat.read_text().split()[2] != "Z":
+        if time.monotonic() > end:
+            os.kill(process, signal.SIGKILL)
+            return False
+        time.sleep(0.05)
+    return True
 
 
 def test_linux_kills_a_step_before_the_program_that_runs_the_steps(module: str, tmp_path: Path) -> None:
@@ -249,7 +282,7 @@ def test_the_program_of_each_step_accepts_its_arguments() -> None:
     """Only the parser of each program gets the arguments; nothing is run."""
     import importlib
 
-    for name, step in steps_of(parts_of("cuda", Path("audio"), False)).items():
+    for name, step in steps_of(parts_of("cuda", Path("audio"))).items():
         if step.module == "pytest":
             assert all((ROOT / path).is_file() for path in step.arguments if path.startswith("tests/")), name
             continue

@@ -13,6 +13,7 @@ Without a GPU, it prints the kernel launches, waits and memory of training steps
 import argparse
 import json
 import shlex
+import signal
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -60,6 +61,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--audio", type=Path, metavar="FOLDER", help="speech for `trained`, as benchmarks.gpu.pack writes it"
     )
+    parser.add_argument("--overrides", nargs="*", default=[], metavar="KEY=VALUE", help="settings of `trained`")
     options = parser.parse_args(arguments)
     if options.device is None and not torch.cuda.is_available():
         return launches.main(["--output-dir", str(options.output_dir)])
@@ -68,10 +70,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         raise InputError("--device must be available; got cuda, but this machine has no CUDA device. Use cpu.")
     if options.tiny and options.device != "cpu":
         raise InputError("--tiny needs --device cpu; got cuda. Leave it out.")
-    parts = parts_of(options.device, options.audio, options.tiny)
+    parts = parts_of(options.device, options.audio, options.tiny, options.overrides)
     steps = steps_of(parts)
     if unknown := [name for name in options.steps or () if name not in steps]:
         raise InputError(f"--steps must be names of steps; got {', '.join(unknown)}. Choose from {', '.join(steps)}.")
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # kills the steps, too
     facts = about(options)
     if options.device == "cuda":
         facts["name"] = torch.cuda.get_device_name()

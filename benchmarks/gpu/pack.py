@@ -50,10 +50,8 @@ trap 'rm -rf "$work"' EXIT
   --target "$work/packages" "$pack"/wheels/*.whl
 mkdir "$work/code"
 tar -xf "$pack/code.tar.gz" -C "$work/code"
-export PYTHONPATH=$work/code:$work/packages PYTHONUNBUFFERED=1
-output=$PWD
-cd "$work/code"
-"$python" -m benchmarks.gpu --audio "$pack/audio" --output-dir "$output/gpu_benchmarks" "$@"
+export PYTHONPATH=$work/code:$work/packages PYTHONSAFEPATH=1
+"$python" -m benchmarks.gpu --audio "$pack/audio" --output-dir gpu_benchmarks "$@"
 """
 
 

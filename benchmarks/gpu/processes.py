@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from benchmarks.gpu.counts import ROOT
 from benchmarks.gpu.steps import LOG, Step
 
 DONE = "done"
@@ -43,8 +44,8 @@ def run(steps: Mapping[str, Step], output_dir: Path, seconds: float) -> Iterator
 
 
 def start(step: Step, folder: Path, seconds: float) -> subprocess.Popen[bytes]:
-    """Start a step as leader of a new session; it writes its output to a file in its folder."""
-    values = {"{folder}": str(folder), "{seconds}": f"{seconds:.0f}"}
+    """Start a step as leader of a new session, in the checkout; it writes its output to a file in its folder."""
+    values = {"{folder}": str(folder.resolve()), "{seconds}": f"{seconds:.0f}"}
     arguments = [values.get(argument, argument) for argument in step.arguments]
     environment = os.environ | {"PYTHONUNBUFFERED": "1"}  # no output is lost if the step is killed
     with open(folder / LOG, "wb") as log:
@@ -54,6 +55,7 @@ def start(step: Step, folder: Path, seconds: float) -> subprocess.Popen[bytes]:
             stdout=log,
             stderr=subprocess.STDOUT,
             start_new_session=True,
+            cwd=ROOT,
             env=environment,
         )
     with contextlib.suppress(OSError):  # the process has ended, or there is no such file, or it may not be written

@@ -49,13 +49,14 @@ class Part(NamedTuple):
     together: bool = False
 
 
-def parts_of(device: str, audio: Path | None, tiny: bool) -> Mapping[str, Part]:
+def parts_of(device: str, audio: Path | None, tiny: bool = False, overrides: Sequence[str] = ()) -> Mapping[str, Part]:
     """Return the parts by name.
 
     Args:
         device: cuda or cpu; on a CPU all steps but the training on speech have tiny sizes.
         audio: folder of speech for the training (`benchmarks.gpu.speech`); None: it is left out.
         tiny: whether that training has a tiny size, too.
+        overrides: settings of that training, for asr.train.
     """
     common, folder = ["--device", device], ["--output-dir", "{folder}"]
     right = {
@@ -69,7 +70,8 @@ def parts_of(device: str, audio: Path | None, tiny: bool) -> Mapping[str, Part]:
         )
     trained = {}
     if audio is not None:
-        arguments = [*common, "--audio", str(audio), "--seconds", "{seconds}", *(["--tiny"] if tiny else []), *folder]
+        arguments = [*common, "--audio", str(audio.resolve()), "--seconds", "{seconds}", *folder]
+        arguments += [*(["--tiny"] if tiny else []), "--overrides", *overrides]
         trained[SPEECH] = _measured("a recogniser from nothing", speech, arguments)
     bf16 = [*common, "--precision", "bfloat16"]
     contest = [*bf16, "--attentions", "--batches", *folder, "--turns", "3", "--contenders", "ours"]
