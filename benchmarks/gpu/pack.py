@@ -50,7 +50,7 @@ trap 'rm -rf "$work"' EXIT
   --target "$work/packages" "$pack"/wheels/*.whl
 mkdir "$work/code"
 tar -xf "$pack/code.tar.gz" -C "$work/code"
-export PYTHONPATH=$work/code:$work/packages PYTHONSAFEPATH=1
+export PYTHONPATH=$work/code:$work/packages PYTHONSAFEPATH=1 TMPDIR=$work  # a killed step leaves its files there
 "$python" -m benchmarks.gpu --audio "$pack/audio" --output-dir gpu_benchmarks "$@"
 """
 
