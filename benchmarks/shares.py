@@ -34,7 +34,9 @@ from asr.core.data.manifest import Utterance, read_manifest, write_manifest
 from asr.core.evaluation.result import evaluate
 from asr.core.evaluation.word_errors import total
 from asr.core.hub.download import path_of
+from asr.core.run.names import SHARES as SHARES_FILE
 from asr.core.training.hydra_command import compose_settings
+from asr.errors import InputError
 from recipes.command import ROOM, AddOption, run_recipe
 from recipes.output import claim
 
@@ -109,7 +111,11 @@ def draw(utterances: Sequence[Utterance], clips: int, of_speaker: int, seed: int
     speakers: dict[str, list[Utterance]] = {}
     for each in shuffled:
         speakers.setdefault(each.speaker or each.id, []).append(each)
-    return [each for clips_of in speakers.values() for each in clips_of[:of_speaker]][:clips]
+    drawn = [each for clips_of in speakers.values() for each in clips_of[:of_speaker]][:clips]
+    if len(drawn) < clips:
+        must = f"DATA must have {clips} clips, {of_speaker} of each speaker"
+        raise InputError(f"{must}; it has {len(drawn)}. Give fewer --clips or a larger --of-speaker.")
+    return drawn
 
 
 def _measured(
@@ -139,7 +145,7 @@ def _measured(
         recognizer = bundle_recognizer(bundle, run)
         for name, utterances in tests.items():
             rates[name].append(total(each.counts for each in evaluate(recognizer, name, utterances).scored).rate)
-    chosen = json.loads((run / "shares.json").read_text())["share"]
+    chosen = json.loads((run / SHARES_FILE).read_text())["share"] if (run / SHARES_FILE).is_file() else 0.0
     return {"share": chosen, "rates": rates}
 
 
