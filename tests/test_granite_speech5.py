@@ -25,7 +25,7 @@ from transformers import (
 from asr.apps.convert.huggingface.convert import from_huggingface, to_huggingface
 from asr.apps.zoo.encoder.attention.block_attention import BlockAttention
 from asr.apps.zoo.encoder.subsampling.stacked_deltas import deltas
-from asr.apps.zoo.granite_speech5 import features_config
+from asr.apps.zoo.granite_speech5 import encoder_config, features_config
 from asr.base.settings.read import as_mapping
 from asr.base.text.normalize import basic
 from asr.convert import main
@@ -36,7 +36,7 @@ from asr.core.run.initialization import with_parts
 from asr.errors import InputError
 from asr.export import main as export
 from asr.lengths import padding_mask
-from tests.conftest import TINY, settings_with, tone_corpus
+from tests.conftest import SHARED, TINY, settings_with, tone_corpus
 from tests.parakeet import DAMAGES, damage, randomized, tokenizer
 from tests.processes import bundle, die_at_save, finish, metrics, start
 from tests.refusals import refused
@@ -198,6 +198,17 @@ def test_a_model_saved_by_transformers_gives_equal_texts_and_converts_back(
     again, before = from_huggingface(back).bundle, read_bundle(ours)
     assert (again.config, again.files) == (before.config, before.files)
     assert_equal(again.weights, before.weights)
+
+
+def test_the_published_configs_are_read() -> None:
+    """granite-speech-5.0-470m-turboctc; preprocessor_config.json beside them is an older file of remote code."""
+    folder = SHARED.parent / "models" / "published_2" / "granite-speech-5.0-470m-turboctc"
+    if not folder.is_dir():
+        pytest.skip("needs ../shared/models/published_2")
+    config, processor = (json.loads((folder / f"{name}.json").read_text()) for name in ("config", "processor_config"))
+    encoder = encoder_config(config)
+    assert (encoder["dim"], encoder["num_layers"], encoder["num_heads"]) == (1024, 16, 8)
+    assert features_config(config, processor["feature_extractor"])["num_mel_bins"] == 80
 
 
 REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {

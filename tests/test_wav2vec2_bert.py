@@ -207,6 +207,22 @@ def test_a_tokenizer_that_lowers_its_capital_letters_has_small_letters(tmp_path:
     assert tokenizer.decode(tokenizer.encode("c'é a")) == "c'é a"
 
 
+def test_a_folder_without_a_config_of_the_tokenizer_has_the_special_pieces_of_transformers_defaults(
+    tmp_path: Path,
+) -> None:
+    folder = save(tmp_path / "theirs")
+    names = {"[UNK]": "<unk>", "[PAD]": "<pad>"}
+    (folder / "vocab.json").write_text(json.dumps({names.get(name, name): number for name, number in IDS.items()}))
+    for name in ("tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"):
+        (folder / name).unlink(missing_ok=True)
+    theirs = Wav2Vec2CTCTokenizer.from_pretrained(folder)
+    assert main([str(folder), "-o", str(tmp_path / "ours")]) == 0
+    ours = load_recognizer(tmp_path / "ours").model.tokenizer
+    special = {IDS[name] for name in ("<s>", "</s>", "[UNK]", "[PAD]")}
+    assert {theirs.convert_ids_to_tokens(number) for number in special} == {"<s>", "</s>", "<unk>", "<pad>"}
+    assert sum(piece == "" for piece in ours.pieces) == len(special)
+
+
 def test_ids_without_a_name_are_hidden(tmp_path: Path) -> None:
     """Some published heads have rows for pieces that their vocab.json does not list."""
     folder = save(tmp_path / "theirs")

@@ -1,7 +1,6 @@
 """LASR of Hugging Face's transformers, such as Google's MedASR: a Conformer with rotary positions and CTC."""
 
 import json
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -29,7 +28,6 @@ from asr.apps.convert.huggingface.parakeet import BLOCK
 from asr.apps.convert.huggingface.tokenizer import Written, give_vocabulary, take_vocabulary
 from asr.apps.convert.section import Section, check, check_parts, mapping, whole
 from asr.base.settings.conf import default_settings
-from asr.base.system.learnt import parse_json
 from asr.core.build import PROMPT
 from asr.core.checkpoint.bundle import Bundle
 from asr.core.checkpoint.load import bundle_recognizer
@@ -42,7 +40,6 @@ EXTRACTOR = "LasrFeatureExtractor"
 NORM_EPS = 1e-6  # transformers' default for the LayerNorms
 BASE = 10_000.0  # of the rotary angles
 MAX_POSITIONS = 10_000  # transformers' default, which limits nothing
-SENTINEL = re.compile(r"<extra_id_\d+>")  # names of pieces that transformers adds after those of the head
 UNKNOWN, UNKNOWN_NAME = 3, "<unk>"  # id of the unknown piece in transformers' LasrTokenizer
 
 # Keys that may have any value: they do not affect the output of a trained model, or are converted below.
@@ -210,24 +207,7 @@ def _vocabulary(files: Mapping[str, bytes], config: Section) -> tuple[Vocabulary
 
 def _taken(content: bytes, vocab_size: int, blank: int) -> Vocabulary:
     """Convert the tokenizer; its unknown piece is hidden, because transformers leaves it out of texts, too."""
-    own = _without_sentinels(content, vocab_size)
-    return take_vocabulary(own, vocab_size, blank, hides=lambda name: is_hidden(name) or name == UNKNOWN_NAME)
-
-
-def _without_sentinels(content: bytes, vocab_size: int) -> bytes:
-    """Remove the sentinels <extra_id_0>, <extra_id_1> ... whose ids are not outputs of the head."""
-    tokenizer = parse_json(content, TOKENIZER)
-    added = tokenizer.get("added_tokens") if isinstance(tokenizer, dict) else None
-    if not isinstance(added, list) or not all(isinstance(token, Mapping) for token in added):
-        return content
-    kept = [token for token in added if not _is_sentinel(token, vocab_size)]
-    return content if len(kept) == len(added) else json.dumps(tokenizer | {"added_tokens": kept}).encode()
-
-
-def _is_sentinel(token: Section, vocab_size: int) -> bool:
-    number, name = token.get("id"), token.get("content")
-    is_outside = isinstance(number, int) and number >= vocab_size
-    return is_outside and isinstance(name, str) and SENTINEL.fullmatch(name) is not None
+    return take_vocabulary(content, vocab_size, blank, hides=lambda name: is_hidden(name) or name == UNKNOWN_NAME)
 
 
 def fits(config: Section) -> bool:

@@ -15,7 +15,8 @@ from asr.interfaces import BLANK_ID
 
 NAME = "vocab.json"
 DELIMITER = "|"  # transformers' default for a space between words
-SPECIAL_KEYS = ("unk_token", "bos_token", "eos_token", "pad_token")
+# Keys of special pieces, with their names in a folder without tokenizer_config.json: transformers' defaults.
+SPECIAL_KEYS = {"unk_token": "<unk>", "bos_token": "<s>", "eos_token": "</s>", "pad_token": "<pad>"}
 PAD, UNKNOWN = "[PAD]", "[UNK]"  # transformers' usual names in a vocab.json
 UNNAMED = "<|{}|>"  # name of an id that the file does not name
 
@@ -46,7 +47,7 @@ def take_characters(content: object, settings: Section, vocab_size: int, blank: 
         blank: id of the blank.
     """
     ids = _checked(content, vocab_size)
-    special = {_content(settings.get(key)) for key in SPECIAL_KEYS} | {PAD, UNKNOWN}
+    special = {_content(settings.get(key, name)) for key, name in SPECIAL_KEYS.items()} | {PAD, UNKNOWN}
     named = {number: name for name, number in (_added(settings, vocab_size) | ids).items()}
     delimiter = _content(settings.get("word_delimiter_token", DELIMITER))
     lower = settings.get("do_lower_case", False) is True
@@ -66,7 +67,7 @@ def take_characters(content: object, settings: Section, vocab_size: int, blank: 
     twice, times = Counter(names).most_common(1)[0]
     if times > 1:
         raise InputError(f"{NAME} must have different pieces; {shown(twice.replace(SPACE, ' '))} occurs twice.")
-    unknown = _content(settings.get("unk_token"))
+    unknown = _content(settings.get("unk_token", SPECIAL_KEYS["unk_token"]))
     unknown = unknown if unknown in hidden else UNKNOWN if UNKNOWN in hidden else names[blank]
     made = _tokenizer(names, unknown)
     tokenizer = HuggingFace(vocab_size=vocab_size, blank_piece=names[blank])

@@ -45,9 +45,9 @@ class Frames(NamedTuple):
 
 
 def check_kind(theirs: Section, kind: str) -> None:
-    """Check the name of a feature extractor."""
+    """Check the name of a feature extractor; published files write one name as LASR... and as Lasr..."""
     found = theirs.get("feature_extractor_type", kind)
-    if found != kind:
+    if str(found).casefold() != kind.casefold():
         raise InputError(f"feature_extractor_type must be {kind}; got {as_yaml(found)}.")
 
 

@@ -25,6 +25,7 @@ from asr.core.hub.huggingface_files import (
 )
 from asr.errors import InputError
 
+EXTRACTOR = "feature_extractor"  # section of PROCESSOR
 WRITTEN = (CONFIG, GENERATION, PREPROCESSOR, PROCESSOR, TOKENIZER, TOKENIZER_CONFIG, VOCAB, WEIGHTS, CARD)
 
 
@@ -52,7 +53,8 @@ class Folder(NamedTuple):
 def read_model_folder(folder: Path) -> Folder:
     """Read the files that a recogniser needs from a folder.
 
-    The config of the feature extractor may be in that of the processor.
+    As in transformers 5, the section of the feature extractor in the processor's config is used rather than a file of
+    its own, which may be an older one.
     """
     files = read_folder(folder, lambda name: name in READ, (WEIGHTS,))
     for name in NEEDED:
@@ -60,12 +62,12 @@ def read_model_folder(folder: Path) -> Folder:
             raise InputError(f"{name} must exist; it is missing.")
     config = mapping(parse_json(files[CONFIG], CONFIG), CONFIG)
     processor = mapping(parse_json(files[PROCESSOR], PROCESSOR), PROCESSOR) if PROCESSOR in files else {}
-    if PREPROCESSOR in files:
-        return Folder(files, config, mapping(parse_json(files[PREPROCESSOR], PREPROCESSOR), PREPROCESSOR), processor)
-    if PROCESSOR not in files:
-        raise InputError(f"{PREPROCESSOR}, or {PROCESSOR}, must exist; both are missing.")
-    extractor = mapping(processor.get("feature_extractor"), f"{PROCESSOR}: feature_extractor")
-    return Folder(files, config, extractor, processor)
+    if EXTRACTOR in processor:
+        return Folder(files, config, mapping(processor[EXTRACTOR], f"{PROCESSOR}: {EXTRACTOR}"), processor)
+    if PREPROCESSOR not in files:
+        must = f"{PREPROCESSOR}, or {PROCESSOR} with the section {EXTRACTOR}, must exist"
+        raise InputError(f"{must}; neither does.")
+    return Folder(files, config, mapping(parse_json(files[PREPROCESSOR], PREPROCESSOR), PREPROCESSOR), processor)
 
 
 def model_type(path: Path) -> object:

@@ -10,6 +10,7 @@ import sentencepiece
 from asr.apps.convert.foreign import Vocabulary, is_hidden
 from asr.apps.convert.sentences import SENTENCES, tokens_of
 from asr.apps.convert.subword_model import BLANK, charsmap, model_of, with_blank
+from asr.base.system.learnt import parse_json
 from asr.base.text.hidden_pieces import hidden_files
 from asr.base.text.numbers import counted
 from asr.components.tokenizer import sentencepiece as subwords
@@ -44,7 +45,7 @@ def take_vocabulary(
 
     The blank is added if it is the last token and the tokenizer does not contain it, as in some transducers. Added
     tokens that spell text become normal pieces, because the library drops the spaces around added tokens, such as the
-    digits of Parakeet-TDT v3.
+    digits of Parakeet-TDT v3. Added tokens after those of the head, such as <extra_id_0>, are left out.
 
     Args:
         content: content of `tokenizer.json`.
@@ -52,6 +53,7 @@ def take_vocabulary(
         blank: id of the blank.
         hides: whether a piece of this name is left out of texts.
     """
+    content, num_others = _of_head(content, vocab_size)
     pieces = names(content)
     if len(pieces) == blank == vocab_size - 1:
         content = _with_blank(content, pieces)
@@ -65,14 +67,36 @@ def take_vocabulary(
     config = {"name": "huggingface", "vocab_size": vocab_size, "blank_piece": name}
     unspelling = {"", unknown_piece(content), *hidden.values()}
     spelling = [piece for piece in tokenizer.names if piece not in unspelling]
-    return Vocabulary(config, tokenizer.files() | hidden_files([*hidden]), spelling, [*hidden.values()], _notes(mended))
+    notes = _notes(mended, num_others)
+    return Vocabulary(config, tokenizer.files() | hidden_files([*hidden]), spelling, [*hidden.values()], notes)
 
 
-def _notes(mended: list[str]) -> list[str]:
-    if not mended:
-        return []
-    tokens = f"{counted(len(mended), 'added token')}, such as {shown(mended[0])}"
-    return [f"{tokens}, became normal pieces in {FILE}, because texts would lose the spaces around them."]
+def _notes(mended: list[str], num_others: int) -> list[str]:
+    notes = []
+    if num_others:
+        notes.append(f"{counted(num_others, 'added token')} left out of {FILE}: the head has no output for them.")
+    if mended:
+        tokens = f"{counted(len(mended), 'added token')}, such as {shown(mended[0])}"
+        notes.append(f"{tokens}, became normal pieces in {FILE}, because texts would lose the spaces around them.")
+    return notes
+
+
+def _of_head(content: bytes, vocab_size: int) -> tuple[bytes, int]:
+    """Leave out the added tokens whose ids are not outputs of the head; also return their number."""
+    tokenizer = parse_json(content, FILE)
+    added = tokenizer.get("added_tokens") if isinstance(tokenizer, dict) else None
+    if not isinstance(added, list):
+        return content, 0
+
+    def is_outside(token: object) -> bool:
+        number = token.get("id") if isinstance(token, Mapping) else None
+        return isinstance(number, int) and number >= vocab_size
+
+    kept = [token for token in added if not is_outside(token)]
+    if len(kept) == len(added):
+        return content, 0
+    tokenizer["added_tokens"] = kept
+    return (json.dumps(tokenizer, ensure_ascii=False) + "\n").encode(), len(added) - len(kept)
 
 
 def _with_normal_pieces(content: bytes, blank: str) -> tuple[bytes, list[str]]:
