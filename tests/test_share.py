@@ -87,6 +87,7 @@ def losses_of(*means: float, noise: float = 0.0, number: int = 50) -> ShareLosse
         (losses_of(1.4, 1.2, 1.0, 1.2, 1.4, 1.6), None, True, 0.3),
         (losses_of(1.0, 1.0, 1.0, 1.0, 1.0, 1.0, noise=5.0), None, True, 1.0),  # too few utterances to tell
         (losses_of(1.0, 1.2, 1.4, 1.6, 1.8, 2.0), losses_of(2.0, 1.8, 1.6, 1.0, 1.0, 1.0), True, 0.5),
+        (losses_of(1.0, 1.2, 1.4, 1.6, 1.8, 2.0), losses_of(1.04, 1.029, 1.02, 1.01, 1.01, 1.0), True, 0.15),
         (losses_of(1.0, 1.2, 1.4, 1.6, 1.8, 2.0), losses_of(2.0, 1.8, 1.6, 1.4, 1.2, 1.0), True, 1.0),
         (losses_of(1.0, 1.2, 1.4, 1.6, 1.8, 2.0), losses_of(1.0, 1.0, 1.0, 1.0, 1.0, 1.0, noise=5.0), True, 0.0),
     ],

@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from importlib.metadata import version
+from multiprocessing import get_context
 from pathlib import Path
 
 from asr.base.audio.encode import encode_audio
@@ -116,7 +117,7 @@ def add_speech(manifest: Path, folder: Path, kilobits: float, num_workers: int) 
     files = [folder / manifest.stem / f"{number}.opus" for number in range(len(utterances))]
     rates = [kilobits] * len(utterances)
     if num_workers > 1:
-        with ProcessPoolExecutor(num_workers) as pool:
+        with ProcessPoolExecutor(num_workers, mp_context=get_context("spawn")) as pool:
             encoded = [*pool.map(encode_file, utterances, files, rates, chunksize=8)]
     else:
         encoded = [*map(encode_file, utterances, files, rates)]

@@ -155,8 +155,8 @@ def decode(source: Path, target: Path, cores: int, limit: int | None = None) -> 
         limit: maximum number of utterances of each manifest.
     """
     speech = Speech({}, {}, {})
-    # Forking is safe before this process uses CUDA, and the new processes need not import torch.
-    with ProcessPoolExecutor(cores, mp_context=get_context("fork")) as pool:
+    # Forked processes could wait for ever for a lock that a thread of torch or of a decoder held.
+    with ProcessPoolExecutor(cores, mp_context=get_context("spawn")) as pool:
         for kind in ("train", "dev", "test"):
             paths = sorted(source.glob(f"{kind}*.jsonl"))
             if not paths:

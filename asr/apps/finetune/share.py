@@ -33,6 +33,7 @@ from asr.errors import InputError
 
 # recipes/finetune/README.md, "The share of the initial model"; 1 is the initial model itself.
 SHARES = (0.0, 0.15, 0.3, 0.5, 0.75, 1.0)
+KEPT = 0.03  # a loss on --keep may rise by this share: one that rises in nearly all utterances may still be small
 VALID = "valid"  # name of a manifest
 HALVES = "halves"  # folder of the runs on the halves
 NO_TESTS = "corpus.test=[]", "corpus.also_test=[]"
@@ -94,7 +95,7 @@ def choose(data: ShareLosses, keep: ShareLosses | None = None, may_be_initial: b
     """Choose one of SHARES.
 
     It is the largest whose loss on speech that was not trained on is within a standard error of the lowest, of the
-    shares whose loss on the speech to keep is at most a standard error above that of the initial model.
+    shares whose loss on the speech to keep is at most a standard error, or KEPT of it, above that of the initial model.
 
     Args:
         data: losses of utterances like those that the model was trained on.
@@ -105,7 +106,8 @@ def choose(data: ShareLosses, keep: ShareLosses | None = None, may_be_initial: b
     allowed = list(range(initial + may_be_initial))
     if keep is not None:
         kept = {number: keep.above(number, initial) for number in allowed}
-        not_worse = [number for number, (above, error) in kept.items() if above <= error]
+        small = KEPT * float(keep.values[initial].sum())
+        not_worse = [number for number, (above, error) in kept.items() if above <= max(error, small)]
         allowed = not_worse or allowed[-1:]
     best = min(allowed, key=lambda number: float(data.values[number].sum()))
     near = {number: data.above(number, best) for number in allowed}
@@ -118,7 +120,7 @@ def choose(data: ShareLosses, keep: ShareLosses | None = None, may_be_initial: b
     if chosen != best:
         reason = "the largest whose loss is within a standard error of the lowest"
     if len(allowed) < initial + may_be_initial:
-        reason += ", of those that raise the loss on --keep by at most a standard error"
+        reason += f", of those that raise the loss on --keep by at most a standard error or {KEPT:.0%}"
     if chosen == initial:
         reason += "; it is MODEL itself, so nothing was gained"
     return ChosenShare(SHARES[chosen], reason, rows)
