@@ -226,7 +226,7 @@ def _stored(path: Path, command: dict[str, str]) -> dict[str, Any] | None:
             if not (path.parent / CONFIG).exists():
                 return None
             raise InputError(f"{must} ({key}={earlier.get(key)}); got {key}={value}. Give another folder.")
-    return dict(stored)
+    return {"is_chosen": False, "pieces": [], **stored}  # runs of earlier versions choose no share
 
 
 def prepare(options: argparse.Namespace) -> dict[str, Any]:

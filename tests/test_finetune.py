@@ -155,6 +155,20 @@ def test_the_next_commands_name_a_model_that_is_not_shown_to_be_worse(
     assert said in " ".join(lines)
 
 
+def test_a_run_that_an_earlier_version_began_goes_on_without_a_share(
+    recordings: Path, fluent: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = [str(fluent / "run"), str(recordings), "--output", str(tmp_path / "mine"), "--dry-run", *QUICK]
+    finetune.main(given)
+    path = tmp_path / "mine" / finetune.STORED
+    stored = json.loads(path.read_text())
+    path.write_text(json.dumps({key: stored[key] for key in ("command", "lines", "overrides", "model", "is_adapter")}))
+    (tmp_path / "mine" / CONFIG).touch()
+    capsys.readouterr()
+    finetune.main(given)
+    assert "init.share=" not in capsys.readouterr().out.splitlines()[-2]
+
+
 def test_another_command_in_the_folder_is_refused(recordings: Path, fluent: Path, tmp_path: Path) -> None:
     def run(*more: str, output: Path = tmp_path / "mine") -> None:
         finetune.main([str(fluent / "run"), str(recordings), "--output", str(output), "--dry-run", *QUICK, *more])
