@@ -99,7 +99,7 @@ def test_ljspeech_is_fetched_verified_unpacked_and_split_by_chapter(
     assert [utterance.text for utterances in splits.values() for utterance in utterances] == TEXTS
     printed = capsys.readouterr().out
     assert "LJSpeech: complete: 6 utterances; the published corpus has 6." in printed
-    plan(settings_with("corpus=ljspeech", *TINY, f"corpus.dir={tmp_path / 'data'}"))
+    plan(settings_with("corpus=ljspeech", *TINY, "schedule.warmup_steps=1", f"corpus.dir={tmp_path / 'data'}"))
     assert prepare_ljspeech(tmp_path, mirror, monkeypatch) == 0
     assert "exists already; not fetched." in capsys.readouterr().err
     assert mirror.starts == [0]
@@ -167,7 +167,7 @@ def test_common_voice_is_verified_and_unpacked_with_its_own_splits(
     out, err = capsys.readouterr()
     assert "train.jsonl: 2 utterances, 0.00 h, 1 known speaker" in out
     assert "verified and unpacked" in err
-    plan(settings_with("corpus=common_voice", *TINY, f"corpus.dir={tmp_path / 'data'}"))
+    plan(settings_with("corpus=common_voice", *TINY, "schedule.warmup_steps=1", f"corpus.dir={tmp_path / 'data'}"))
 
 
 def test_a_common_voice_archive_with_another_checksum_is_not_unpacked(

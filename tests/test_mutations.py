@@ -34,7 +34,7 @@ CHOICES = [
     ["augment=[edges,noise,reverberation,simulated_room,gain,codec]"],
     ["encoder=transformer"],
     ["encoder=fast_conformer_s", "tokenizer=huggingface"],
-    ["encoder/attention=local_attention", "encoder/norm=layer_norm"],
+    ["encoder/attention=local_attention", "encoder/norm=layer_norm", "optimizer=muon"],
     ["features/normalize=per_utterance"],
     ["features/normalize=global_cmvn", "tokenizer=sentencepiece"],
     ["decode=beam", "schedule=noam", "head=ctc", "encoder/activation=gelu"],

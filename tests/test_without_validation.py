@@ -59,7 +59,7 @@ def test_settings_that_need_a_validation_are_refused(override: str, tones: Path)
 
 
 def test_the_plan_names_no_validation(tones: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    plan.plan(settings_with(*TINY, *tone_corpus(tones), *WITHOUT, "trainer.max_steps=2"))
+    plan.plan(settings_with(*TINY, *tone_corpus(tones), *WITHOUT, "trainer.max_steps=2", "schedule.warmup_steps=1"))
     assert "validation: none" in capsys.readouterr().out
 
 
