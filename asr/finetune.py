@@ -221,7 +221,8 @@ def _stored(path: Path, command: dict[str, str]) -> dict[str, Any] | None:
         raise InputError(f"{must}; {path.parent} has other content. Give another folder.") from None
     if "overrides" not in stored:
         return None
-    for key, value in command.items():
+    for key in {**command, **earlier}:  # an option that only the earlier command has was left out
+        value = command.get(key)
         if earlier.get(key) != value:
             if not (path.parent / CONFIG).exists():
                 return None

@@ -155,6 +155,19 @@ def test_the_next_commands_name_a_model_that_is_not_shown_to_be_worse(
     assert said in " ".join(lines)
 
 
+def test_an_option_that_is_left_out_is_another_command(recordings: Path, fluent: Path, tmp_path: Path) -> None:
+    given = [str(fluent / "run"), str(recordings), "--output", str(tmp_path / "mine"), "--dry-run", *QUICK]
+    kept = tmp_path / "mine" / "data" / "keep.jsonl"
+    finetune.main([*given, "--keep", str(recordings.parent / "other.jsonl")])
+    assert kept.is_file()
+    finetune.main(given)
+    assert not kept.exists()
+    finetune.main([*given, "--share", "0.3"])
+    (tmp_path / "mine" / CONFIG).touch()
+    with refused(InputError, "--output ... share=0.3 ... share=None"):
+        finetune.main(given)
+
+
 def test_a_run_that_an_earlier_version_began_goes_on_without_a_share(
     recordings: Path, fluent: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

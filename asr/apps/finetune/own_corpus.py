@@ -195,6 +195,7 @@ def write_corpus(
     }
     folder.mkdir(parents=True, exist_ok=True)
     for name, utterances in manifests.items():
+        (folder / f"{name}.jsonl").unlink(missing_ok=True)  # of an earlier command, such as one with --dry-run
         if utterances:
             absolute = (replace(each, audio_filepath=os.path.abspath(each.audio_filepath)) for each in utterances)
             write_manifest(folder / f"{name}.jsonl", absolute)
