@@ -120,6 +120,23 @@ def test_a_word_gets_the_unknown_score_at_the_first_letter_that_fits_no_known_wo
         assert fusion.finish(context) == (-7.0 if word.endswith(" c") else 0.0)
 
 
+@needs_kenlm
+def test_a_character_of_two_tokens_that_are_bytes_has_the_score_of_one_token(tmp_path: Path) -> None:
+    lm = Trigrams(["aä", "ab"], random.Random(0)).write(tmp_path / "lm.arpa")
+    numbers = {"lm_weight": 0.7, "word_insertion_bonus": 0.3, "unknown_score": -7.0, "hotword_score": 0.0}
+    scores = []
+    for pieces in (["", " ", "a", "b", "ä"], ["", " ", "a", "b", "\udcc3", "\udca4"]):
+        fusion = beam(pieces, lm=lm, **numbers).fusion
+        for text in ("aä ab", "ab aä", "ä", "aäa", "bä a"):
+            context, score = fusion.start(), 0.0
+            for unit in text if "ä" in pieces else text.replace("ä", "\udcc3\udca4"):
+                context, gain = fusion.extend(context, pieces.index(unit)) or pytest.fail("no lexicon forbids it")
+                score += gain
+            scores.append(score + (fusion.finish(context) or 0.0))
+    half = len(scores) // 2
+    assert scores[:half] == pytest.approx(scores[half:])
+
+
 def forced_space(log_probs: Tensor) -> Tensor:
     """Append a frame that can only be a space."""
     last = torch.full_like(log_probs[:1], -1e4)

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import safetensors.torch
 import torch
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from torch import Tensor
 from transformers import (
     GraniteSpeech5CTCConfig,
@@ -23,6 +24,7 @@ from transformers import (
 )
 
 from asr.apps.convert.huggingface.convert import from_huggingface, to_huggingface
+from asr.apps.convert.huggingface.tokenizer import sentencepiece_of
 from asr.apps.zoo.encoder.attention.block_attention import BlockAttention
 from asr.apps.zoo.encoder.subsampling.stacked_deltas import deltas
 from asr.apps.zoo.granite_speech5 import encoder_config, features_config
@@ -53,6 +55,7 @@ SMALL = {
     "conv_kernel_size": 5,
 }
 VOCAB_SIZE = len(tokenizer())
+BYTE_LEVEL_SIZE = 270  # the blank, 256 bytes, some longer pieces
 OTHERS: dict[str, dict[str, Any]] = {
     "small blocks": {},
     "published blocks": {"context_size": 128, "max_position_embeddings": 512},
@@ -64,11 +67,11 @@ EACH = pytest.mark.parametrize("options", OTHERS.values(), ids=OTHERS)
 FRAMES = [2, 4, 6, 8, 10, 16, 18, 90, 250, 300, 602, 604, 606, 608, 610, 2_406]
 
 
-def save(folder: Path, blank: int = 0, **options: Any) -> Path:
+def save(folder: Path, blank: int = 0, vocab_size: int = VOCAB_SIZE, **options: Any) -> Path:
     """Save a tiny model with random weights as transformers does, with its processor."""
     folder.mkdir(parents=True, exist_ok=True)
-    encoder = SMALL | options | {"vocab_size": VOCAB_SIZE}
-    config = GraniteSpeech5CTCConfig(vocab_size=VOCAB_SIZE, pad_token_id=blank, encoder_config=encoder)
+    encoder = SMALL | options | {"vocab_size": vocab_size}
+    config = GraniteSpeech5CTCConfig(vocab_size=vocab_size, pad_token_id=blank, encoder_config=encoder)
     model = randomized(GraniteSpeech5ForCTC(config))
     with torch.no_grad():
         model.encoder.input_linear.weight *= 8.0  # so that frames of noise differ
@@ -198,6 +201,45 @@ def test_a_model_saved_by_transformers_gives_equal_texts_and_converts_back(
     again, before = from_huggingface(back).bundle, read_bundle(ours)
     assert (again.config, again.files) == (before.config, before.files)
     assert_equal(again.weights, before.weights)
+
+
+def with_byte_level_tokenizer(folder: Path) -> Path:
+    """Give a folder the kind of tokenizer.json and the tokenizer_config.json of granite-speech-5.0-470m-turboctc."""
+    made = Tokenizer(models.BPE())
+    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    made.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=BYTE_LEVEL_SIZE,
+        special_tokens=["<|blank|>"],
+        initial_alphabet=[*pre_tokenizers.ByteLevel.alphabet()],
+        show_progress=False,
+    )
+    made.train_from_iterator(["ein größeres wort und noch eines"] * 9, trainer)
+    made.save(str(folder / "tokenizer.json"))
+    names = {"pad_token": "<|blank|>", "processor_class": "GraniteSpeech5Processor"}
+    (folder / "tokenizer_config.json").write_text(json.dumps({**names, "tokenizer_class": "ParakeetTokenizer"}))
+    return folder
+
+
+def test_a_byte_level_tokenizer_as_published_gives_the_texts_of_transformers(tmp_path: Path) -> None:
+    theirs, ours, back = (tmp_path / name for name in ("theirs", "ours", "back"))
+    with_byte_level_tokenizer(save(theirs, vocab_size=BYTE_LEVEL_SIZE))
+    waveforms = [sound(3.0), sound(1.3, seed=1)]
+    read = ParakeetTokenizer.from_pretrained(theirs)
+    texts = [read.decode(logits_of(theirs, waveform).argmax(-1), skip_special_tokens=True) for waveform in waveforms]
+    assert any("\N{REPLACEMENT CHARACTER}" in text for text in texts)
+    assert main([str(theirs), "-o", str(ours)]) == 0
+    config = read_bundle(ours).config
+    assert (config["tokenizer"]["name"], config["normalizer"]) == ("huggingface", "basic")
+    recognizer = load_recognizer(ours)
+    decoded = [recognizer.model.tokenizer.decode(recognizer.model.tokenizer.encode(text)) for text in ("größe", "日本")]
+    assert decoded == ["größe", "日本"]
+    hypotheses = [each.text for each in recognizer.transcribe(waveforms, sample_rate=SAMPLE_RATE)]
+    assert hypotheses == [basic(text) for text in texts]
+    assert main([str(ours), "--to", "huggingface", "-o", str(back)]) == 0
+    assert ParakeetTokenizer.from_pretrained(back).decode([5, 60, 7]) == read.decode([5, 60, 7])
+    with refused(InputError, "byte-level BPE"):
+        sentencepiece_of(config["tokenizer"], read_bundle(ours).files["tokenizer.json"])
 
 
 def test_the_published_configs_are_read() -> None:

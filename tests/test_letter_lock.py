@@ -19,7 +19,7 @@ from asr.apps.check.network import LETTERS, NUM_MEL_BINS, SMALL, model_of, overr
 from asr.apps.convert.huggingface.tokenizer import take_vocabulary
 from asr.base.settings.conf import default_settings
 from asr.base.text.alphabets import find_alphabet, letters_of
-from asr.base.text.words import byte_piece
+from asr.base.text.words import piece_of
 from asr.components.decode.fusion.shallow_fusion import NEVER
 from asr.core.build import build_decoder, build_features, build_model, build_tokenizer, component
 from asr.core.checkpoint.bundle import Bundle, replace_bundle
@@ -208,7 +208,7 @@ def test_digits_punctuation_spaces_and_marks_pass_and_a_token_with_any_other_let
 
 
 def test_a_byte_of_a_longer_character_does_not_pass_and_a_byte_of_ascii_is_a_character() -> None:
-    assert tokens_that_pass("de", [byte_piece(byte) for byte in (0x41, 0x37, 0xC3, 0xA4)]) == ["A", "7"]
+    assert tokens_that_pass("de", [piece_of(bytes([byte])) for byte in (0x41, 0x37, 0xC3, 0xA4)]) == ["A", "7"]
 
 
 def test_of_the_hidden_pieces_only_the_language_tags_of_transcripts_pass() -> None:

@@ -15,6 +15,8 @@ from torch import Tensor
 
 from asr import Stream
 from asr.base.settings.plugins import ZOO, homes
+from asr.base.text.normalize import as_written
+from asr.components.tokenizer.char import Char
 from asr.core.build import build_features, build_recognizer, build_tokenizer
 from asr.core.recognition import timing
 from asr.core.recognition.alignment import token_spans
@@ -209,6 +211,20 @@ def test_a_final_word_is_never_revoked_and_partial_words_follow_it(decode: str) 
     times = [(word.start, word.end) for each in captions for word in each.final]
     assert times == sorted(times)
     assert all(0 <= start < end <= 6.1 for start, end in times)
+
+
+def test_a_provisional_word_does_not_end_with_a_part_of_a_character(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With pieces that are bytes, a chunk may end between two bytes of a character."""
+    model = shared("greedy").model
+    pieces = [piece if number % 3 else "\udcc3" * bool(piece) for number, piece in enumerate(model.tokenizer.pieces)]
+    monkeypatch.setattr(Char, "pieces", pieces)
+    monkeypatch.setattr(model, "normalize", as_written)
+    for seed in range(3):
+        captions = streamed(Stream(shared("greedy"), endpoint_seconds=None), speech(6.0, seed), seed)
+        partial = [each.partial[-1].text for each in captions if each.partial]
+        assert partial
+        assert not [text for text in partial if text.endswith("\N{REPLACEMENT CHARACTER}")]
+    assert "\N{REPLACEMENT CHARACTER}" in final_text(captions)
 
 
 @pytest.mark.parametrize("decode", ["greedy", *TRANSDUCERS])

@@ -1,16 +1,19 @@
 """Tokenizers: properties of each tokenizer in conf/tokenizer/, and options that SentencePiece needs."""
 
+import json
 import re
 from typing import Any
 
 import numpy as np
 import pytest
 import sentencepiece
-from hypothesis import given, settings
+import tokenizers
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from asr.base.text.normalize import basic
 from asr.components.tokenizer.char import Char
+from asr.components.tokenizer.huggingface import HuggingFace
 from asr.components.tokenizer.sentencepiece import SentencePiece
 from asr.core.build import build_tokenizer, component
 from asr.errors import InputError
@@ -197,3 +200,74 @@ def test_a_trained_tokenizer_names_the_reserved_piece_of_a_text() -> None:
     pytest.importorskip("tokenizers")
     with refused(InputError, "'<unk>' ... 'ab <unk>'"):
         FITTED["huggingface"].encode("ab <unk>")
+
+
+def byte_level(alphabet: list[str] | None = None, **options: Any) -> tuple[HuggingFace, Any]:
+    """Train a byte-level BPE as the tokenizers library does; also return the library's own tokenizer."""
+    theirs = tokenizers.Tokenizer(tokenizers.models.BPE())
+    theirs.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False, **options)
+    theirs.decoder = tokenizers.decoders.ByteLevel()
+    trainer = tokenizers.trainers.BpeTrainer(
+        vocab_size=400,
+        special_tokens=["<|blank|>"],
+        initial_alphabet=tokenizers.pre_tokenizers.ByteLevel.alphabet() if alphabet is None else alphabet,
+        show_progress=False,
+    )
+    theirs.train_from_iterator([*training_texts(), "größe wir müssen 日本語 " * 9], trainer)
+    ours = HuggingFace(vocab_size=theirs.get_vocab_size(), blank_piece="<|blank|>")
+    ours.load({"tokenizer.json": theirs.to_str().encode()})
+    return ours, theirs
+
+
+BYTE_LEVEL = byte_level()
+
+
+@settings(deadline=None)
+@given(text=st.text(st.characters(exclude_categories=["Cs"])))
+def test_a_byte_level_bpe_spells_every_text(text: str) -> None:
+    ours, theirs = BYTE_LEVEL
+    assume("<|blank|>" not in text)
+    tokens = ours.encode(text)
+    assert tokens == theirs.encode(text, add_special_tokens=False).ids
+    assert ours.decode(tokens) == " ".join(text.split())
+
+
+@settings(deadline=None)
+@given(tokens=st.lists(st.integers(1, 399)))
+def test_any_tokens_of_a_byte_level_bpe_decode_as_in_the_library(tokens: list[int]) -> None:
+    ours, theirs = BYTE_LEVEL
+    assert ours.decode(tokens) == " ".join(theirs.decode(tokens, skip_special_tokens=False).split())
+
+
+def test_the_names_of_a_byte_level_bpe_are_unique_and_texts_where_these_are_whole() -> None:
+    tokenizer, _ = BYTE_LEVEL
+    assert len({*tokenizer.names}) == tokenizer.vocab_size == len(tokenizer.pieces)
+    assert {"a", " ", "<0xC3>", "<0xFF>", "ß"} <= {*tokenizer.names}
+
+
+def test_a_byte_without_a_piece_is_an_error_that_names_the_character() -> None:
+    """The library itself leaves it out of the text."""
+    tokenizer, _ = byte_level(alphabet=[])
+    with refused(InputError, "character", got="z"):
+        tokenizer.encode("a z")
+
+
+def test_a_byte_level_bpe_is_not_extended() -> None:
+    tokenizer, _ = byte_level(alphabet=[])
+    with refused(InputError, "tokenizer.json", got="z"):
+        tokenizer.extend(["z"])
+
+
+@pytest.mark.parametrize(
+    ("part", "value"),
+    [
+        ("pre_tokenizer", {"type": "Split", "pattern": {"Regex": "(a+)+b"}, "behavior": "Isolated", "invert": False}),
+        ("decoder", {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "always", "split": True}),
+        ("pre_tokenizer", None),
+    ],
+)
+def test_a_byte_level_bpe_with_a_part_that_asr_does_not_run_is_refused(part: str, value: Any) -> None:
+    tokenizer, theirs = BYTE_LEVEL
+    content = json.loads(theirs.to_str()) | {part: value}
+    with refused(InputError, part):
+        tokenizer.load({"tokenizer.json": json.dumps(content).encode()})

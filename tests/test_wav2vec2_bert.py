@@ -223,6 +223,24 @@ def test_a_folder_without_a_config_of_the_tokenizer_has_the_special_pieces_of_tr
     assert sum(piece == "" for piece in ours.pieces) == len(special)
 
 
+def test_special_and_added_pieces_may_stand_in_the_files_of_older_versions(tmp_path: Path) -> None:
+    folder = save(tmp_path / "theirs")
+    (folder / "tokenizer_config.json").unlink()
+    renamed = {"[UNK]": "?U?", "[PAD]": "?P?"}
+    own = {renamed.get(name, name): number for name, number in IDS.items() if name not in ("<s>", "</s>")}
+    files = {
+        "vocab": own,
+        "special_tokens_map": {"unk_token": "?U?", "pad_token": {"content": "?P?", "special": True}},
+        "added_tokens": {name: IDS[name] for name in ("<s>", "</s>")},
+    }
+    for name, content in files.items():
+        (folder / f"{name}.json").write_text(json.dumps(content))
+    assert main([str(folder), "-o", str(tmp_path / "ours")]) == 0
+    tokenizer = load_recognizer(tmp_path / "ours").model.tokenizer
+    assert {"<s>", "</s>", "?U?"} <= {*tokenizer.names}
+    assert sum(piece == "" for piece in tokenizer.pieces) == 4
+
+
 def test_ids_without_a_name_are_hidden(tmp_path: Path) -> None:
     """Some published heads have rows for pieces that their vocab.json does not list."""
     folder = save(tmp_path / "theirs")

@@ -42,7 +42,7 @@ def take_characters(content: object, settings: Section, vocab_size: int, blank: 
 
     Args:
         content: ids by piece.
-        settings: settings of `tokenizer_config.json`.
+        settings: settings of `tokenizer_config.json`, and of the files in its place.
         vocab_size: number of tokens of the head.
         blank: id of the blank.
     """

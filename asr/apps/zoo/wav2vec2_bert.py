@@ -21,7 +21,15 @@ from asr.components.tokenizer.char import Char
 from asr.core.build import PROMPT
 from asr.core.checkpoint.bundle import Bundle
 from asr.core.checkpoint.load import bundle_recognizer
-from asr.core.hub.huggingface_files import CONFIG, PREPROCESSOR, TOKENIZER_CONFIG, VOCAB, WEIGHTS
+from asr.core.hub.huggingface_files import (
+    ADDED_TOKENS,
+    CONFIG,
+    PREPROCESSOR,
+    SPECIAL_TOKENS,
+    TOKENIZER_CONFIG,
+    VOCAB,
+    WEIGHTS,
+)
 from asr.errors import InputError
 
 MODEL = "wav2vec2-bert"  # model_type
@@ -234,9 +242,17 @@ def _vocabulary(files: Mapping[str, bytes], config: Section) -> tuple[Vocabulary
     if not 0 <= blank < vocab_size <= MAX_PIECES:
         must = f"pad_token_id must be the blank's number, below vocab_size, which is at most {MAX_PIECES:,}"
         raise InputError(f"{must}; got {blank} and {vocab_size}.")
-    settings = parse_json(files[TOKENIZER_CONFIG], TOKENIZER_CONFIG) if TOKENIZER_CONFIG in files else {}
     content = parse_json(files[VOCAB], VOCAB)
-    return take_characters(content, mapping(settings, TOKENIZER_CONFIG), vocab_size, blank), blank
+    return take_characters(content, _tokenizer_settings(files), vocab_size, blank), blank
+
+
+def _tokenizer_settings(files: Mapping[str, bytes]) -> Section:
+    """Return the settings of the tokenizer; older versions of transformers store them in up to three files."""
+    config, special, added = (
+        mapping(parse_json(files[name], name) if name in files else {}, name)
+        for name in (TOKENIZER_CONFIG, SPECIAL_TOKENS, ADDED_TOKENS)
+    )
+    return {"added_tokens_decoder": {str(number): name for name, number in added.items()}, **special, **config}
 
 
 def _characters(texts: Sequence[str]) -> Vocabulary:

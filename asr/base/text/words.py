@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-BYTE = re.compile("[\udc80-\udcff]")  # a byte of a longer character, written by `byte_piece`
+BYTE = re.compile("[\udc80-\udcff]")  # a byte of a longer character, written by `piece_of`
 
 
 class Spelt(NamedTuple):
@@ -29,7 +29,7 @@ def spell(tokens: Sequence[int], pieces: Sequence[str]) -> list[Spelt]:
 
     Args:
         tokens: ids.
-        pieces: the text of each id; a byte of a longer character is written by `byte_piece`.
+        pieces: the text of each id; a byte of a longer character is written by `piece_of`.
     """
     words: list[Spelt] = []
     word, first, last, tail = "", 0, 0, 0
@@ -53,9 +53,17 @@ def spell_characters(tokens: Iterable[int], pieces: Sequence[str]) -> bool:
     return all(pieces[token] and not BYTE.search(pieces[token]) for token in tokens)
 
 
-def byte_piece(byte: int) -> str:
-    """Return the text of a token that is a byte of UTF-8: a character, or a lone surrogate, as of `surrogateescape`."""
-    return bytes([byte]).decode(errors="surrogateescape")
+def piece_of(spelt: bytes) -> str:
+    """Return the text of a token that spells bytes of UTF-8.
+
+    A byte of a character that the token does not spell whole is a lone surrogate, as of `surrogateescape`.
+    """
+    return spelt.decode(errors="surrogateescape")
+
+
+def joined_bytes(text: str) -> str:
+    """Return a concatenation of pieces in which bytes that together spell a character are this character."""
+    return piece_of(text.encode(errors="surrogateescape"))
 
 
 def _characters(tokens: Sequence[int], pieces: Sequence[str]) -> Iterator[tuple[str, int, int]]:

@@ -12,7 +12,8 @@ from typing import Annotated, Any
 from asr.base.settings.rule import Text, whole
 from asr.base.system.learnt import parse_json
 from asr.base.text.hidden_pieces import hidden_files, read_hidden, without_hidden
-from asr.base.text.words import text_of
+from asr.base.text.words import piece_of, text_of
+from asr.components.tokenizer import byte_level
 from asr.components.tokenizer.reserved import without_reserved
 from asr.errors import InputError, how_to_install, shown
 
@@ -24,7 +25,7 @@ MAX_PIECE = 1_000  # maximum number of characters of a piece
 # Parts that asr accepts in an untrusted tokenizer. A regular expression could run for ever, so PATTERNS contains only
 # one regular expression, which is harmless.
 STEPS = ("Precompiled", "Strip", "NFC", "NFD", "NFKC", "NFKD", "Lowercase", "Replace")
-METASPACE = ["Metaspace", SPACE]
+METASPACE, BYTE_LEVEL = ["Metaspace", SPACE], [byte_level.TYPE, None]
 PATTERNS: tuple[dict[str, str], ...] = ({"Regex": " {2,}"}, {"String": " "})
 MODELS = ("BPE", "Unigram")
 
@@ -35,7 +36,8 @@ class HuggingFace:
     *Source*: BPE: Sennrich et al. 2016, arXiv:1508.07909; unigram: Kudo 2018, arXiv:1804.10959.
 
     Id 0 is CTC's blank. In the file, the blank may have any id; ids below it are increased by one to free 0. Pieces
-    represent a space by SentencePiece's character, U+2581. Text with a character that no piece covers is an error.
+    represent a space by SentencePiece's character, U+2581, or are bytes, as in GPT-2. Text with a character that no
+    piece covers is an error.
 
     Args:
         vocab_size: number of ids, including blank and unknown.
@@ -87,7 +89,15 @@ class HuggingFace:
                     raise InputError(f"a text must not contain {name!r}, which {FILE} reserves; got {shown(text)}")
                 unknown = text[begin:].lstrip()[:1]
                 raise InputError(f"the tokenizer must cover every character; {unknown!r} is not in the training text")
+        if self._no_bytes and (lost := self._lost(text)):
+            raise InputError(f"the tokenizer must cover every character; got {lost!r}, with a byte that has no piece.")
         return [token + 1 if token < self._blank else token for token in encoding.ids]
+
+    def _lost(self, text: str) -> str:
+        """Return the first character of a text that has a byte without a piece, which the library leaves out."""
+        normalizer = self._tokenizer.normalizer
+        written = text if normalizer is None else normalizer.normalize_str(text)
+        return next((character for character in written if self._no_bytes & {*character.encode()}), "")
 
     def decode(self, tokens: Iterable[int]) -> str:
         """Join pieces into text."""
@@ -110,6 +120,10 @@ class HuggingFace:
                 at the beginning of a word, or lacks the piece of its character.
         """
         tokenizer = json.loads(self._content)
+        if is_byte_level(self._content):
+            raise InputError(
+                f"{FILE} must not be a byte-level BPE, which has no new characters; got {shown(pieces[0])}."
+            )
         model, own = tokenizer["model"], _names(self._tokenizer)
         appended = [piece.replace(" ", SPACE) for piece in pieces]
         if model["type"] == "Unigram":
@@ -143,11 +157,18 @@ class HuggingFace:
         if self.blank_piece not in names:
             raise InputError(f"tokenizer.blank_piece must be a piece of {FILE}; got {shown(self.blank_piece)}.")
         self._blank = names.index(self.blank_piece)
-        self._unspelled = {self._blank, names.index(unknown_piece(self._content))}
-        others = [name.replace(SPACE, " ") for number, name in enumerate(names) if number != self._blank]
+        unknown = unknown_piece(self._content)
+        self._unspelled = {self._blank} if unknown is None else {self._blank, names.index(unknown)}
+        others = [name for number, name in enumerate(names) if number != self._blank]
+        self._no_bytes: set[int] = set()  # bytes without a piece
+        if is_byte_level(self._content):
+            self._no_bytes = {byte for character, byte in byte_level.BYTES.items() if character not in {*others}}
+            others = [piece_of(byte_level.spelt_bytes(name)) for name in others]
+        else:
+            others = [name.replace(SPACE, " ") for name in others]
         self._hidden = read_hidden(files, self.vocab_size)
-        self.names = ["", *others]
-        self.pieces = without_hidden(self.names, self._hidden)
+        self.names = ["", *map(byte_level.readable, others)]
+        self.pieces = without_hidden(["", *others], self._hidden)
 
 
 def _checked(tokenizer: Any) -> dict[str, Any]:
@@ -155,12 +176,14 @@ def _checked(tokenizer: Any) -> dict[str, Any]:
     if not isinstance(tokenizer, Mapping) or not isinstance(tokenizer.get("model"), Mapping):
         raise InputError(f"{FILE} must hold a tokenizer's model; it holds none.")
     model, normalizer = tokenizer["model"], tokenizer.get("normalizer")
+    kind = _spaces(tokenizer.get("pre_tokenizer"))
     for name, part, needed in (
-        ("model.type", model.get("type"), MODELS),
+        ("model.type", model.get("type"), MODELS[:1] if kind == BYTE_LEVEL else MODELS),
         ("model.dropout", model.get("dropout"), (None, 0.0)),
         ("model.continuing_subword_prefix", model.get("continuing_subword_prefix"), (None, "")),
-        ("pre_tokenizer", _spaces(tokenizer.get("pre_tokenizer")), (METASPACE,)),
-        ("decoder", _spaces(tokenizer.get("decoder")), (METASPACE,)),
+        ("model.end_of_word_suffix", model.get("end_of_word_suffix"), (None, "")),
+        ("pre_tokenizer", kind, (METASPACE, BYTE_LEVEL)),
+        ("decoder", _spaces(tokenizer.get("decoder")), (kind,)),
     ):
         if part not in needed:
             raise InputError(f"{FILE}: {name} must be one that asr accepts, such as {needed[0]}; got {shown(part)}.")
@@ -169,7 +192,7 @@ def _checked(tokenizer: Any) -> dict[str, Any]:
             raise InputError(f"{FILE}: normalizer must consist of steps that asr accepts; got {shown(step)}.")
         if step["type"] == "Precompiled":
             _safely(partial(_precompiled, step.get("precompiled_charsmap")))
-    if _unknown(model) is None:
+    if _unknown(model) is None and kind != BYTE_LEVEL:
         raise InputError(
             f"{FILE}: the model must have an unknown piece, for characters that no piece spells; it has none."
         )
@@ -194,13 +217,22 @@ def _names(tokenizer: Any) -> list[str]:
     return numbered
 
 
-def unknown_piece(content: bytes) -> str:
-    """Return the unknown piece of a `tokenizer.json`.
+def unknown_piece(content: bytes) -> str | None:
+    """Return the unknown piece of a `tokenizer.json`; None: it is a byte-level BPE, which may have none.
 
     Raises:
         InputError: as in `names`.
     """
-    return str(_unknown(_checked(parse_json(content, FILE))["model"]))
+    return _unknown(_checked(parse_json(content, FILE))["model"])
+
+
+def is_byte_level(content: bytes) -> bool:
+    """Whether the pieces of a `tokenizer.json` are bytes.
+
+    Raises:
+        InputError: as in `names`.
+    """
+    return bool(_spaces(_checked(parse_json(content, FILE))["pre_tokenizer"]) == BYTE_LEVEL)
 
 
 def steps(content: bytes) -> list[Mapping[str, Any]]:

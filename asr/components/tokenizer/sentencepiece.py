@@ -8,7 +8,7 @@ import sentencepiece
 
 from asr.base.settings.rule import one_of, whole
 from asr.base.text.hidden_pieces import hidden_files, read_hidden, without_hidden
-from asr.base.text.words import byte_piece, text_of
+from asr.base.text.words import piece_of, text_of
 from asr.components.tokenizer.reserved import without_reserved
 from asr.components.tokenizer.subword_pieces import USER_DEFINED, SubwordPiece, piece_field
 from asr.errors import InputError, one_line
@@ -138,7 +138,7 @@ class SentencePiece:
         self.names = ["", self._processor.decode([UNKNOWN_ID]), *others]
         self.pieces = without_hidden(
             [
-                byte_piece(int(name[3:5], 16)) if self._processor.is_byte(token) else name
+                piece_of(bytes([int(name[3:5], 16)])) if self._processor.is_byte(token) else name
                 for token, name in enumerate(self.names)
             ],
             self._hidden,

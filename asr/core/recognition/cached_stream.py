@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from asr.base.text.words import spell
 from asr.core.data.labels import LANGUAGE
-from asr.core.recognition.captions import DEFAULT, Captions, StreamSettings
+from asr.core.recognition.captions import DEFAULT, Captions, StreamSettings, of_whole_characters
 from asr.core.recognition.feature_stream import Remainder, stream_features
 from asr.core.recognition.latency import listed
 from asr.core.recognition.pieces import joined_rows
@@ -169,7 +169,7 @@ class CachedStream:
         if not self._hypothesis.tokens:
             # The log_probs of the last chunk are not dropped: a transducer may emit its tokens only in the next chunk.
             self._forget(0, self._num_frames - self._last_chunk)
-            return Captions([], self._words(timed, self._num_frames))
+            return Captions([], of_whole_characters(self._words(timed, self._num_frames)))
         num_placed = len(self._placed.tokens)
         num_agreed = num_placed + self._hypothesis.num_final
         num_final = max(self._num_before_last_word(timed.tokens[:num_agreed]), self._num_settled(timed))
@@ -179,7 +179,8 @@ class CachedStream:
         begin = frames[num_final].start if partial.tokens else self._num_frames
         if num_final:  # a transducer may emit the last final and the first provisional token in one frame
             begin = max(begin, frames[num_final - 1].start + 1)
-        captions = Captions(self._words(final, begin), self._words(partial, self._num_frames))
+        provisional = of_whole_characters(self._words(partial, self._num_frames))
+        captions = Captions(self._words(final, begin), provisional)
         self._placed = _part(timed, num_final, num_kept)
         if num_kept > num_placed:
             self.decoded = self.decode.decide(self.decoded, timed.tokens[num_placed:num_kept])

@@ -1,6 +1,7 @@
 """Settings of a stream, and the words that it recognises in one step."""
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Annotated, NamedTuple
 
 from asr.base.settings.rule import CHUNK_SECONDS, LEFT_SECONDS, RIGHT_SECONDS, OptionalText, or_null
@@ -8,6 +9,7 @@ from asr.core.recognition.transcript import Word
 
 ENDPOINT_SECONDS = 1.0
 SETTLED_SECONDS = 1.0
+UNFINISHED = "\N{REPLACEMENT CHARACTER}"  # `asr.base.text.words.spell` writes it for bytes that are no character
 
 
 class Captions(NamedTuple):
@@ -22,6 +24,12 @@ class Captions(NamedTuple):
     final: list[Word]
     partial: list[Word]
     is_end: bool = False
+
+
+def of_whole_characters(words: Sequence[Word]) -> list[Word]:
+    """Return provisional words without a last character whose other bytes are not recognised yet."""
+    text = words[-1].text.rstrip(UNFINISHED) if words else ""
+    return [*words[:-1], *([replace(words[-1], text=text)] if text else [])]
 
 
 @dataclass(frozen=True)

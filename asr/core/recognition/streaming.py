@@ -16,7 +16,13 @@ from asr.base.settings.rule import THREADS, or_null
 from asr.base.system.processes import torch_threads
 from asr.core.data.labels import LANGUAGE
 from asr.core.recognition.cached_stream import CachedStream, advance
-from asr.core.recognition.captions import ENDPOINT_SECONDS, SETTLED_SECONDS, Captions, StreamSettings
+from asr.core.recognition.captions import (
+    ENDPOINT_SECONDS,
+    SETTLED_SECONDS,
+    Captions,
+    StreamSettings,
+    of_whole_characters,
+)
 from asr.core.recognition.inference import Inference
 from asr.core.recognition.recognizer import Recognizer
 from asr.core.recognition.recordings import WAVEFORM, as_utterances, as_waveform
@@ -93,7 +99,7 @@ class LookBackStream:
         words = [replace(word, start=word.start + offset, end=word.end + offset) for word in transcript.words]
         words = words[self._num_matched(words) :]
         num_final = sum(1 for _ in takewhile(lambda word: word.end <= settled, words))
-        final, self._partial = words[:num_final], words[num_final:]
+        final, self._partial = words[:num_final], of_whole_characters(words[num_final:])
         if final:
             self._final_until = final[-1].end
         elif not words:

@@ -13,8 +13,9 @@ from asr.apps.convert.subword_model import BLANK, charsmap, model_of, with_blank
 from asr.base.system.learnt import parse_json
 from asr.base.text.hidden_pieces import hidden_files
 from asr.base.text.numbers import counted
+from asr.base.text.words import BYTE
 from asr.components.tokenizer import sentencepiece as subwords
-from asr.components.tokenizer.huggingface import FILE, SPACE, HuggingFace, names, steps, unknown_piece
+from asr.components.tokenizer.huggingface import FILE, SPACE, HuggingFace, is_byte_level, names, steps, unknown_piece
 from asr.components.tokenizer.subword_pieces import CONTROL, NORMAL, UNKNOWN, USER_DEFINED, SubwordPiece
 from asr.core.build import build_tokenizer
 from asr.errors import InputError, shown
@@ -67,6 +68,9 @@ def take_vocabulary(
     config = {"name": "huggingface", "vocab_size": vocab_size, "blank_piece": name}
     unspelling = {"", unknown_piece(content), *hidden.values()}
     spelling = [piece for piece in tokenizer.names if piece not in unspelling]
+    if is_byte_level(content):  # each byte is a piece, whatever the texts were; longer pieces come from the texts
+        longer = {piece for piece in tokenizer.pieces if len(piece.strip()) > 1 and not BYTE.search(piece)}
+        spelling = [piece for piece in spelling if piece in longer]
     notes = _notes(mended, num_others)
     return Vocabulary(config, tokenizer.files() | hidden_files([*hidden]), spelling, [*hidden.values()], notes)
 
@@ -133,20 +137,24 @@ def give_vocabulary(config: Mapping[str, Any], learnt: Mapping[str, bytes]) -> W
         must = "tokenizer must be huggingface or sentencepiece for conversion to Hugging Face"
         raise InputError(f"{must}; got {shown(config['name'])}.")
     HuggingFace(vocab_size=config["vocab_size"], blank_piece=blank).load({FILE: content})  # checks the tokenizer
+    unknown = unknown_piece(content)
     settings = {
         "tokenizer_class": "ParakeetTokenizer",
         "processor_class": "ParakeetProcessor",
         "clean_up_tokenization_spaces": False,
         "pad_token": blank,
-        "unk_token": unknown_piece(content),
+        **({} if unknown is None else {"unk_token": unknown}),
     }
     return Written(content, names(content).index(blank), blank, settings)
 
 
 def sentencepiece_of(config: Mapping[str, Any], content: bytes) -> bytes:
     """Convert a `tokenizer.json` to a SentencePiece model without the blank, which begins with the unknown piece."""
+    if is_byte_level(content):
+        must = f"{FILE} must not be a byte-level BPE for conversion to NeMo, whose SentencePiece models have none"
+        raise InputError(f"{must}; it is one.")
     tokenizer, blank = json.loads(content), config["blank_piece"]
-    model, types = tokenizer["model"], {unknown_piece(content): UNKNOWN}
+    model, types = tokenizer["model"], {str(unknown_piece(content)): UNKNOWN}
     for token in tokenizer.get("added_tokens") or []:
         types.setdefault(token["content"], CONTROL if token["special"] else USER_DEFINED)
     others = [name for name in names(content) if name != blank]

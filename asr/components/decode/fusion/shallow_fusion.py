@@ -11,6 +11,7 @@ from asr.base.language_model.spelling import SpellingModel, is_alphabet
 from asr.base.language_model.token_histories import TokenHistories
 from asr.base.settings.conf import default_settings
 from asr.base.settings.rule import TEXT, number, one_of, or_null
+from asr.base.text.words import BYTE, joined_bytes
 from asr.components.decode.fusion.hotwords import NOWHERE, Matcher, Matches, compiled, read_phrases
 from asr.components.decode.fusion.lexicon import AnyOf, Words, writable
 from asr.errors import InputError
@@ -88,6 +89,7 @@ class ShallowFusion:
             WHITE_SPACE.split(piece) for piece in tokenizer.pieces
         ]  # per token: its characters in the current word, then those in each following word
         self._most_parts = max(map(len, self._parts))
+        self._has_bytes = any(BYTE.search(piece) for piece in tokenizer.pieces)
         self.token_model: Any = self._neural or (model if lm_unit == "token" else None)
         self.word_model = model if lm_unit == "word" else None
         self._spelling = tokenizer, normalize
@@ -205,13 +207,12 @@ class ShallowFusion:
             if matches.open or not word:
                 matches, bonus = self._matcher.spell(matches, part, begins_word=not word)
                 gain += bonus
-            word += part
+            word = joined_bytes(word + part) if self._has_bytes else word + part
             if spelled is not None:
                 score, spelled = self._spell(spelled, part)
                 gain += score
-            elif (
-                word not in self._known.beginnings
-            ):  # an unknown word is scored as soon as no known word begins with it
+            # An unknown word is scored as soon as no known word begins with it.
+            elif word not in self._known.beginnings and not (self._has_bytes and BYTE.search(word)):
                 score, spelled = self._spell(None, word)
                 gain += score
         if gain == NEVER:
