@@ -192,7 +192,7 @@ A speech recogniser converted by `python -m asr.convert` from {origin}.
 
 {source}
 {untrained}
-The file of its original weights has the SHA-256 hash `{sha256}` and contains
+Its original weights (of several files, one after the other) have the SHA-256 hash `{sha256}`. They are
 {account}.
 
 Transcribe with `python -m asr.transcribe FOLDER AUDIO...`, where FOLDER is this folder; `python -m asr.evaluate FOLDER

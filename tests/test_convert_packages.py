@@ -33,13 +33,13 @@ SHAPES = {"front": (SIZE, NUM_MEL_BINS), "back": (SIZE, SIZE), "output": (len(LE
 TRANSFORMERS = """
 
 def read_folder_of_transformers(folder, choices):
-    from asr.apps.convert.foreign import pop_tensors
+    from asr.apps.convert.huggingface.files import pop_weights
 
     config = folder.config
     check(config, "config", {"model_type", "architectures", "size", "letters"}, {})
     tokenizer = Char()
     tokenizer.load({FILE: to_json(config["letters"])})
-    tensors, sha256 = pop_tensors(folder.files, "model.safetensors")
+    tensors, sha256 = pop_weights(folder.files)
     return ModelParts(
         vocabulary=Vocabulary({"name": "char"}, tokenizer.files(), tokenizer.pieces[1:], hidden=[], notes=[]),
         features=default_settings("features", "fbank"),

@@ -198,7 +198,7 @@ def test_a_model_with_a_sentencepiece_tokenizer_is_converted_so_that_transformer
 
 
 REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
-    "another model": ("config", {"model_type": "whisper"}, "model_type ... parakeet_ctc"),
+    "another model": ("config", {"model_type": "another"}, "model_type ... parakeet_ctc"),
     "a new key": (
         "config",
         {"encoder_config__window": 3},

@@ -10,10 +10,10 @@ from torch import Tensor
 
 from asr.apps.convert.account import ONE_FRAME, SAME, Counterparts, Layout, Row, give, outputs
 from asr.apps.convert.conformer import EPS, Names
-from asr.apps.convert.foreign import CTC_HEAD, Choices, HeadConfig, ModelParts, Weights, pop_tensors, written_by
+from asr.apps.convert.foreign import CTC_HEAD, Choices, HeadConfig, ModelParts, Weights, written_by
 from asr.apps.convert.huggingface.config import GENERAL_KEYS
 from asr.apps.convert.huggingface.extractor import Frames, give_frames, take_frames
-from asr.apps.convert.huggingface.files import Folder, to_json
+from asr.apps.convert.huggingface.files import Folder, pop_weights, to_json
 from asr.apps.convert.huggingface.tokenizer import give_vocabulary, take_vocabulary
 from asr.apps.convert.section import Section, check, check_parts, mapping, whole
 from asr.base.settings.conf import default_settings
@@ -183,7 +183,7 @@ def read(folder: Folder, choices: Choices) -> ModelParts:
     if not 0 <= blank < vocab_size:
         raise InputError(f"config.pad_token_id must be the blank's number, from 0 to {vocab_size - 1}; got {blank}.")
     vocabulary = take_vocabulary(files[TOKENIZER], vocab_size, blank)
-    tensors, sha256 = pop_tensors(files, WEIGHTS)
+    tensors, sha256 = pop_weights(files)
     return ModelParts(
         vocabulary,
         features,

@@ -18,12 +18,11 @@ from asr.apps.convert.foreign import (
     Vocabulary,
     Weights,
     is_hidden,
-    pop_tensors,
     written_by,
 )
 from asr.apps.convert.huggingface.config import GENERAL_KEYS
 from asr.apps.convert.huggingface.extractor import Frames, give_frames, take_frames
-from asr.apps.convert.huggingface.files import Folder, to_json
+from asr.apps.convert.huggingface.files import Folder, pop_weights, to_json
 from asr.apps.convert.huggingface.parakeet import BLOCK
 from asr.apps.convert.huggingface.tokenizer import Written, give_vocabulary, take_vocabulary
 from asr.apps.convert.section import Section, check, check_parts, mapping, whole
@@ -189,7 +188,7 @@ def read(folder: Folder, choices: Choices) -> ModelParts:
     files, config, preprocessor, _ = folder
     encoder, features = encoder_config(config), features_config(config, preprocessor)
     vocabulary, blank = _vocabulary(files, config)
-    tensors, sha256 = pop_tensors(files, WEIGHTS)
+    tensors, sha256 = pop_weights(files)
     weights = Weights(tensors, sha256, counterparts(blank, encoder["num_heads"]))
     writer = written_by("transformers", config.get("transformers_version"))
     return ModelParts(vocabulary, features, encoder, weights, CTC_HEAD, writer=writer)

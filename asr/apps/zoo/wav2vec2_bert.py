@@ -8,10 +8,10 @@ from safetensors.torch import save
 
 from asr.apps.convert.account import THREE, Counterparts, Layout, give, outputs
 from asr.apps.convert.conformer import CONFORMER, CTC, EPS, HEAD, Names
-from asr.apps.convert.foreign import CTC_HEAD, Choices, ModelParts, Vocabulary, Weights, pop_tensors, written_by
+from asr.apps.convert.foreign import CTC_HEAD, Choices, ModelParts, Vocabulary, Weights, written_by
 from asr.apps.convert.huggingface.config import GENERAL_KEYS
 from asr.apps.convert.huggingface.extractor import EXTRACTOR_KEYS, check_kind, give_extractor
-from asr.apps.convert.huggingface.files import Folder, to_json
+from asr.apps.convert.huggingface.files import Folder, pop_weights, to_json
 from asr.apps.convert.section import Section, check, check_parts, mapping, whole
 from asr.apps.zoo.vocab_json import give_characters, take_characters
 from asr.base.settings.conf import default_settings
@@ -212,7 +212,7 @@ def read(folder: Folder, choices: Choices) -> ModelParts:
         must = f"config.num_adapter_layers must be a number from 1 to {MAX_ADAPTER_LAYERS}"
         raise InputError(f"{must}; got {num_adapter_layers}.")
     encoder = encoder_config(config, num_adapter_layers)
-    tensors, sha256 = pop_tensors(files, WEIGHTS)
+    tensors, sha256 = pop_weights(files)
     has_head = any(name.startswith("lm_head.") for name in tensors)
     if choices.adapter and (has_head or has_adapter):
         given = " and ".join([*(["a head"] if has_head else []), *(["an adapter"] if has_adapter else [])])

@@ -21,7 +21,8 @@ from asr.base.system.lock import locked
 from asr.core.checkpoint.address import SCHEME, TRAIN, Address, is_address, parse, parse_dataset
 from asr.core.checkpoint.bundle import CARD, CONFIG, WEIGHTS
 from asr.core.hub import nemo_files
-from asr.core.hub.huggingface_files import NEEDED, READ
+from asr.core.hub.huggingface_files import CONFIG as TRANSFORMERS_CONFIG
+from asr.core.hub.huggingface_files import NEEDED, wanted, weights_form
 from asr.errors import InputError, how_to_install, reason_of, shown
 
 logger = logging.getLogger(__name__)
@@ -169,8 +170,8 @@ def _chosen(names: list[str]) -> list[str]:
         chosen = [name for name in plain if name.endswith(BUNDLE_FILES)]
     elif nemo_files.CONFIG in plain:
         chosen = [name for name in plain if nemo_files.is_wanted(name)] + card
-    elif {*NEEDED} <= {*plain} and not archives:
-        chosen = [name for name in plain if name in READ] + card
+    elif TRANSFORMERS_CONFIG in plain and weights_form(plain) and not archives:
+        chosen = wanted(plain) + card
     else:
         chosen = archives + card
     if len(archives) != 1 and chosen == archives + card:

@@ -6,6 +6,7 @@ from asr.apps.convert.foreign import USUAL, Choices, Converted, convert, errors_
 from asr.apps.convert.huggingface import parakeet
 from asr.apps.convert.huggingface.config import KEYS
 from asr.apps.convert.huggingface.files import model_type, of_transformers
+from asr.apps.convert.kinds import check_kind
 from asr.apps.convert.packages import HUGGING_FACE, fitting, readers, write_by_package
 from asr.apps.convert.section import as_yaml
 from asr.core.checkpoint.bundle import Bundle
@@ -20,6 +21,7 @@ def from_huggingface(path: Path, choices: Choices = USUAL) -> Converted:
         known = [*PARAKEET, *readers()]
         reader = fitting(known, path)
         if reader is None:
+            check_kind(path)
             *others, last = (reader.name for reader in known)
             raise InputError(f"model_type must be {', '.join(others)} or {last}; got {as_yaml(model_type(path))}.")
         return convert(path, reader.read(path, choices))

@@ -1,29 +1,37 @@
 """The folder of a model saved by Hugging Face's transformers."""
 
+import hashlib
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from torch import Tensor
+
 from asr.apps.convert.folder import read_folder
-from asr.apps.convert.foreign import Choices, ModelParts
+from asr.apps.convert.foreign import Choices, ModelParts, pop_tensors
 from asr.apps.convert.packages import Reader
 from asr.apps.convert.section import Section, mapping
+from asr.apps.convert.tensors import load_tensors
 from asr.base.system.learnt import parse_json
 from asr.core.checkpoint.bundle import CARD, replace_folder
 from asr.core.hub.huggingface_files import (
     CONFIG,
+    FORMS,
     GENERATION,
+    INDEX,
     NEEDED,
     PREPROCESSOR,
     PROCESSOR,
-    READ,
+    SHARD,
     TOKENIZER,
     TOKENIZER_CONFIG,
     VOCAB,
     WEIGHTS,
+    wanted,
+    weights_form,
 )
-from asr.errors import InputError
+from asr.errors import InputError, shown
 
 EXTRACTOR = "feature_extractor"  # section of PROCESSOR
 WRITTEN = (CONFIG, GENERATION, PREPROCESSOR, PROCESSOR, TOKENIZER, TOKENIZER_CONFIG, VOCAB, WEIGHTS, CARD)
@@ -56,10 +64,12 @@ def read_model_folder(folder: Path) -> Folder:
     As in transformers 5, the section of the feature extractor in the processor's config is used rather than a file of
     its own, which may be an older one.
     """
-    files = read_folder(folder, lambda name: name in READ, (WEIGHTS,))
-    for name in NEEDED:
-        if name not in files:
-            raise InputError(f"{name} must exist; it is missing.")
+    names = wanted([file.name for file in folder.iterdir()])
+    files = read_folder(folder, lambda name: name in names, tuple(name for name in names if not name.endswith(".json")))
+    if CONFIG not in files:
+        raise InputError(f"{CONFIG} must exist; it is missing.")
+    if weights_form(files) is None:
+        raise InputError(f"the weights must exist: {', '.join(FORMS[:-1])} or {FORMS[-1]}; none does.")
     config = mapping(parse_json(files[CONFIG], CONFIG), CONFIG)
     processor = mapping(parse_json(files[PROCESSOR], PROCESSOR), PROCESSOR) if PROCESSOR in files else {}
     if EXTRACTOR in processor:
@@ -68,6 +78,33 @@ def read_model_folder(folder: Path) -> Folder:
         must = f"{PREPROCESSOR}, or {PROCESSOR} with the section {EXTRACTOR}, must exist"
         raise InputError(f"{must}; neither does.")
     return Folder(files, config, mapping(parse_json(files[PREPROCESSOR], PREPROCESSOR), PREPROCESSOR), processor)
+
+
+def pop_weights(files: dict[str, bytes]) -> tuple[dict[str, Tensor], str]:
+    """Remove the files of the weights, gigabytes, from the files of a folder.
+
+    Returns:
+        The tensors, and the SHA-256 of their files, one after the other in the order of their names.
+    """
+    form = weights_form(files)
+    if form is None or not form.endswith(INDEX):
+        return pop_tensors(files, form or WEIGHTS)
+    placed = mapping(mapping(parse_json(files.pop(form), form), form).get("weight_map"), f"{form}: weight_map")
+    tensors: dict[str, Tensor] = {}
+    digest = hashlib.sha256()
+    for shard in sorted({*map(str, placed.values())}):
+        if shard not in files or not SHARD.fullmatch(shard):
+            raise InputError(f"{form} must name files of the folder; {shown(shard)} is missing.")
+        content = files.pop(shard)
+        digest.update(content)
+        own = load_tensors(content, shard)
+        if twice := own.keys() & tensors.keys():
+            raise InputError(f"{form}: a tensor must be in one file; {min(twice)} is also in {shard}.")
+        tensors |= own
+    for name, shard in placed.items():
+        if name not in tensors:
+            raise InputError(f"{form}: {shard} must have the tensor {shown(name)}; it has none.")
+    return tensors, digest.hexdigest()
 
 
 def model_type(path: Path) -> object:

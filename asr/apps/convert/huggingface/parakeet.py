@@ -7,7 +7,7 @@ from safetensors.torch import save
 
 from asr.apps.convert.account import SAME, SUM, Counterparts, give, outputs
 from asr.apps.convert.conformer import CTC, Names, block_names, stages
-from asr.apps.convert.foreign import Choices, ModelParts, Weights, pop_tensors, written_by
+from asr.apps.convert.foreign import Choices, ModelParts, Weights, written_by
 from asr.apps.convert.huggingface import streaming
 from asr.apps.convert.huggingface.config import (
     blank_of,
@@ -20,7 +20,7 @@ from asr.apps.convert.huggingface.config import (
     processor_class,
     scale,
 )
-from asr.apps.convert.huggingface.files import Folder, to_json
+from asr.apps.convert.huggingface.files import Folder, pop_weights, to_json
 from asr.apps.convert.huggingface.tokenizer import Written, give_vocabulary, take_vocabulary
 from asr.apps.convert.prompt import with_prompt
 from asr.apps.convert.section import Section
@@ -87,7 +87,7 @@ def read(folder: Folder, choices: Choices) -> ModelParts:
     encoder, features = encoder_config(config, processor), features_config(config, preprocessor, choices.pad_mode)
     head, (vocab_size, blank) = head_config(config), blank_of(config)
     vocabulary = take_vocabulary(files[TOKENIZER], vocab_size, blank)
-    tensors, sha256 = pop_tensors(files, WEIGHTS)
+    tensors, sha256 = pop_weights(files)
     named, prompt = _names(config, blank)._replace(scale=scale(config)), streaming.prompt_config(config, processor)
     if prompt is not None:
         named = with_prompt(named, streaming.PROMPT_LAYERS, encoder["dim"], prompt.auto)

@@ -12,6 +12,7 @@ from torch import Tensor
 from asr.apps.convert.account import Counterparts, give
 from asr.apps.convert.conformer import CTC
 from asr.apps.convert.foreign import CTC_HEAD, ModelParts, Weights, pop_tensors, written_by
+from asr.apps.convert.kinds import check_target
 from asr.apps.convert.nemo.config import ctc_head, ctc_sections, features_config, nemo_config, parse, with_used_heads
 from asr.apps.convert.nemo.encoder import encoder_config, nemo_encoder, scale
 from asr.apps.convert.nemo.prompt import LAYERS, prompt_config, with_prompt_sections
@@ -35,11 +36,12 @@ def read(files: dict[str, bytes], path: Path, pad_mode: str) -> ModelParts:
         path: path of the archive, for errors.
         pad_mode: padding of the waveform at both ends: "zeros" in NeMo 3, "reflect" in NeMo 1.
     """
+    config = parse(files[CONFIG], CONFIG)
+    check_target(config)
     weights_name = next((name for name in (WEIGHTS, SAFETENSORS) if name in files), None)
     if weights_name is None:
         raise InputError(f"{WEIGHTS}, or {SAFETENSORS}, must exist; both are missing.")
     tensors, sha256 = pop_tensors(files, weights_name)
-    config = parse(files[CONFIG], CONFIG)
     nemo = with_used_heads(config, tensors)
     if is_transducer(nemo):
         head, section, named = transducer(nemo)

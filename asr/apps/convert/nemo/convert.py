@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from asr.apps.convert.foreign import USUAL, Choices, Converted, convert, errors_of
+from asr.apps.convert.kinds import check_kind
 from asr.apps.convert.nemo import conformer
 from asr.apps.convert.nemo.archive import read_files
 from asr.core.checkpoint.bundle import Bundle
@@ -17,6 +18,7 @@ def from_nemo(path: Path, choices: Choices = USUAL) -> Converted:
             raise InputError("--texts needs a model that was pre-trained only; a model of NeMo has a head.")
         files = read_files(path)
         if CONFIG not in files:
+            check_kind(path)
             advice = "To convert a bundle of asr, add --to nemo or --to huggingface"
             raise InputError(f"{CONFIG} must exist; it is missing. {advice}.")
         return convert(path, conformer.read(files, path, choices.pad_mode))
