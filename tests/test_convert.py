@@ -238,8 +238,8 @@ def test_a_bundle_that_nemo_cannot_represent_is_refused(tiny: Path, tmp_path: Pa
             "encoder.self_attention_model ... 'rel_pos'",
         ),
         (
-            {"encoder": {"att_context_size": [128, 128]}},
-            "encoder.att_context_size ... [128, 128]",
+            {"encoder": {"att_context_size": [128, 64]}},
+            "encoder.att_context_size ... [128, 64]",
         ),
         (
             {"encoder": {"subsampling": "stacking"}},
@@ -313,7 +313,7 @@ REFUSED: dict[str, dict[str, Any]] = {  # settings with a single supported value
         "reduction": "striding",
         "self_attention_model": "abs_pos",
         "att_context_size": [[70, 13], [70, 0]],
-        "att_context_style": "chunked_limited_with_rc",
+        "att_context_style": "chunked",
         "att_chunk_context_size": [[70], [13], [7]],
         "conv_norm_type": "group_norm4",
         "conv_context_size": [4, 0],

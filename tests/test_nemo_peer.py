@@ -33,10 +33,19 @@ from tests.tones import sentences, write_corpus
 
 PYTHON = Path(os.environ.get("ASR_NEMO_PYTHON", ROOT / ".venv-nets" / "bin" / "python"))
 PEER = ROOT / "tests" / "nemo_peer.py"
-LOCAL = "tdt with local attention"
+NEAR = {  # kinds of the encoder's settings
+    "tdt with local attention": {"self_attention_model": "rel_pos_local_attn", "att_context_size": [4, 4]},
+    "tdt with a band": {"att_context_size": [4, 4]},
+    "tdt for chunks and whole recordings": {
+        "att_context_style": "chunked_limited_with_rc",
+        "att_context_size": [-1, -1],
+        "att_chunk_context_size": [[70], [1, 2, 7, 13], [0, 1, 2, 3, 4, 7, 13]],
+        "conv_context_style": "dcc",
+    },
+}
 TAGGED, TAGS = "tdt with tags", ("<|en|>", "<en-US>", "<EOU>", "<EOB>", "<|endoftext|>")
 CAUSAL_KINDS = {f"{kind}, look-ahead {n}": (kind, n) for kind in ("rnnt", "hybrid rnnt") for n in LOOK_AHEADS[:3]}
-ALL_KINDS = [*KINDS, LOCAL, TAGGED, *CAUSAL_KINDS]
+ALL_KINDS = [*KINDS, *NEAR, TAGGED, *CAUSAL_KINDS]
 WAVEFORMS = [sound(1.5), sound(0.7, seed=1), sound(1.1, seed=2)]
 
 pytestmark = [
@@ -66,13 +75,13 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (place / "tokenizer.model").write_bytes(sentencepiece_model(tags=tags))
         (place / "vocab.txt").write_text("\n".join(vocabulary()))
         sizes = {"enc_hidden": DIM, "pred_hidden": HIDDEN, "joint_hidden": JOINT}
-        near = {"self_attention_model": "rel_pos_local_attn", "att_context_size": [4, 4]}
         if kind in CAUSAL_KINDS:
             name, look_ahead = CAUSAL_KINDS[kind]
             sizes_of = {"att_context_size": [[LEFT, n] for n in dict.fromkeys([look_ahead, *LOOK_AHEADS])]}
             made = config(name, encoder=CAUSAL | sizes_of, preprocessor=NA_FEATURES)
         else:
-            made = config("tdt", encoder=near) if kind == LOCAL else config(kind.removesuffix(" with tags"))
+            near = NEAR.get(kind)
+            made = config("tdt", encoder=near) if near else config(kind.removesuffix(" with tags"))
         (place / "config.json").write_text(json.dumps(made | {"model_defaults": sizes}))
         torch.save(WAVEFORMS, place / "waveforms.pt")
         places.append(place)

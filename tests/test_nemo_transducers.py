@@ -379,6 +379,38 @@ def test_local_attention_is_converted_in_both_directions(tmp_path: Path) -> None
     assert from_nemo(tmp_path / "back.nemo").bundle.config == before.config
 
 
+@pytest.mark.parametrize("sides", [[3, 3], [[3, 3]]])
+def test_full_attention_in_a_band_is_local_attention(sides: list[Any], tmp_path: Path) -> None:
+    path = archive(tmp_path, config("tdt", encoder={"att_context_size": sides}), state("tdt"))
+    encoder = from_nemo(path).bundle.config["encoder"]
+    assert encoder["attention"] == {"name": "local_attention", "context": 3, "bias": False}
+    for other in ([3, 4], [3, -1], [[3, 3], [4, 4]]):
+        path = archive(tmp_path, config("tdt", encoder={"att_context_size": other}), state("tdt"))
+        assert_refused(path, "att_context_size", tmp_path)
+
+
+def test_a_model_for_chunks_and_whole_recordings_is_read_for_whole_recordings(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The keys are those of parakeet-unified-en-0.6b."""
+    unified = {
+        "att_context_style": "chunked_limited_with_rc",
+        "att_chunk_context_size": [[70], [1, 2, 7, 13], [0, 1, 2, 3, 4, 7, 13]],
+        "conv_context_style": "dcc",
+        "att_context_size": [-1, -1],
+    }
+    expected = from_nemo(archive(tmp_path, config("tdt"), state("tdt"))).bundle
+    path = archive(tmp_path, config("tdt", encoder=unified), state("tdt"))
+    assert main([str(path), "-o", str(tmp_path / "ours")]) == 0
+    out = capsys.readouterr().out
+    assert all(key in out for key in ("att_chunk_context_size", "conv_context_style"))
+    assert read_bundle(tmp_path / "ours").config == expected.config
+    for key in ("conv_context_style", "att_chunk_context_size"):
+        others = {name: value for name, value in unified.items() if name != "att_context_style"}
+        path = archive(tmp_path, config("tdt", encoder={key: others[key]}), state("tdt"))
+        assert_refused(path, key, tmp_path)
+
+
 def test_full_attention_becomes_local_attention_with_the_same_weights(tmp_path: Path) -> None:
     path = archive(tmp_path, config("tdt"), state("tdt"))
     assert main([str(path), "-o", str(tmp_path / "full")]) == 0

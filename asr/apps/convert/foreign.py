@@ -77,11 +77,13 @@ class Choices(NamedTuple):
             "reflect".
         texts: texts whose characters are the tokens of a new head, for a model without one; None: the model has a head.
         adapter: whether a new adapter block is added to a model without head and adapter.
+        language: the language to cut out of a model that has a tokenizer for each; None: the model has one tokenizer.
     """
 
     pad_mode: str = "zeros"
     texts: Sequence[str] | None = None
     adapter: bool = False
+    language: str | None = None
 
 
 USUAL = Choices()

@@ -24,6 +24,9 @@ def from_huggingface(path: Path, choices: Choices = USUAL) -> Converted:
             check_kind(path)
             *others, last = (reader.name for reader in known)
             raise InputError(f"model_type must be {', '.join(others)} or {last}; got {as_yaml(model_type(path))}.")
+        if choices.language is not None:
+            must = "--language needs a model of NeMo that has a tokenizer for each of several languages"
+            raise InputError(f"{must}; got {reader.name}.")
         return convert(path, reader.read(path, choices))
 
 

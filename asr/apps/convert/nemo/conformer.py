@@ -11,10 +11,11 @@ from torch import Tensor
 
 from asr.apps.convert.account import Counterparts, give
 from asr.apps.convert.conformer import CTC
-from asr.apps.convert.foreign import CTC_HEAD, ModelParts, Weights, pop_tensors, written_by
+from asr.apps.convert.foreign import CTC_HEAD, Choices, ModelParts, Weights, pop_tensors, written_by
 from asr.apps.convert.kinds import check_target
 from asr.apps.convert.nemo.config import ctc_head, ctc_sections, features_config, nemo_config, parse, with_used_heads
-from asr.apps.convert.nemo.encoder import encoder_config, nemo_encoder, scale
+from asr.apps.convert.nemo.encoder import encoder_config, ignored, nemo_encoder, scale
+from asr.apps.convert.nemo.language import with_language
 from asr.apps.convert.nemo.prompt import LAYERS, prompt_config, with_prompt_sections
 from asr.apps.convert.nemo.tokenizer import give_vocabulary, take_vocabulary
 from asr.apps.convert.nemo.transducer import is_transducer, names, transducer, transducer_names, transducer_sections
@@ -28,13 +29,13 @@ from asr.errors import InputError
 from asr.interfaces import Features
 
 
-def read(files: dict[str, bytes], path: Path, pad_mode: str) -> ModelParts:
+def read(files: dict[str, bytes], path: Path, choices: Choices) -> ModelParts:
     """Convert the files of an archive, of which the weights are removed.
 
     Args:
         files: files of the archive.
         path: path of the archive, for errors.
-        pad_mode: padding of the waveform at both ends: "zeros" in NeMo 3, "reflect" in NeMo 1.
+        choices: the user's choices.
     """
     config = parse(files[CONFIG], CONFIG)
     check_target(config)
@@ -42,20 +43,24 @@ def read(files: dict[str, bytes], path: Path, pad_mode: str) -> ModelParts:
     if weights_name is None:
         raise InputError(f"{WEIGHTS}, or {SAFETENSORS}, must exist; both are missing.")
     tensors, sha256 = pop_tensors(files, weights_name)
+    config, tensors, notes = with_language(config, tensors, files, path, choices.language)
     nemo = with_used_heads(config, tensors)
     if is_transducer(nemo):
         head, section, named = transducer(nemo)
     else:
         ctc = ctc_head(nemo)
         head, section, named = CTC_HEAD, ctc.settings, names(ctc.tensors)
-    encoder, features = encoder_config(nemo), features_config(nemo, pad_mode)
+    encoder, features = encoder_config(nemo), features_config(nemo, choices.pad_mode)
     vocabulary = take_vocabulary(nemo, section, files, path)
     prompt = prompt_config(nemo, encoder["dim"])
     if prompt is not None:
         named = with_prompt(named, LAYERS, encoder["dim"], prompt.auto)
     named = named._replace(scale=scale(nemo))
     counterparts = Counterparts(named.row, _computed(build_features({"features": features})))
-    unused = [f"{name} is not used: the model has no such head." for name in config if name not in nemo]
+    notes += [f"{name} is not used: the model has no such head." for name in config if name not in nemo]
+    if of_chunks := ignored(nemo):
+        keys = ", ".join(of_chunks)
+        notes += [f"encoder.{keys} are not used: the model recognises whole recordings, as NeMo does without chunks."]
     return ModelParts(
         vocabulary,
         features,
@@ -63,7 +68,7 @@ def read(files: dict[str, bytes], path: Path, pad_mode: str) -> ModelParts:
         Weights(tensors, sha256, counterparts),
         head,
         prompt,
-        unused,
+        notes,
         written_by("NeMo", nemo.get("nemo_version")),
     )
 

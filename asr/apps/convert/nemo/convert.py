@@ -21,7 +21,7 @@ def from_nemo(path: Path, choices: Choices = USUAL) -> Converted:
             check_kind(path)
             advice = "To convert a bundle of asr, add --to nemo or --to huggingface"
             raise InputError(f"{CONFIG} must exist; it is missing. {advice}.")
-        return convert(path, conformer.read(files, path, choices.pad_mode))
+        return convert(path, conformer.read(files, path, choices))
 
 
 def to_nemo(bundle: Bundle, path: Path) -> list[tuple[str, bytes]]:

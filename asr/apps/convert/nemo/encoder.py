@@ -18,6 +18,10 @@ SUBSAMPLINGS = {  # NeMo's name and factor
     "causal_conv": ("dw_striding", 8),  # with causal_downsampling
 }
 CHUNKED = "chunked_limited"  # NeMo's att_context_style of causal encoders
+# NeMo's att_context_style of encoders trained with chunks and with whole recordings; its settings do not change the
+# output for a whole recording.
+UNIFIED = "chunked_limited_with_rc"
+OF_CHUNKS = ("att_context_style", "att_chunk_context_size", "conv_context_style")
 ENCODERS: dict[str, dict[str, tuple[str, ...]]] = {  # encoders and parts of asr that NeMo has
     CONFORMER: CONFORMER_PARTS
     | {
@@ -43,9 +47,11 @@ def encoder_config(config: Section) -> dict[str, Any]:
     """Return the config of asr's encoder."""
     nemo = mapping(config.get("encoder"), "encoder")
     check_class(nemo, "encoder", "ConformerEncoder", "a Conformer")
+    nemo = {key: value for key, value in nemo.items() if key not in ignored(config)}
     dim, kernel_size = whole(nemo, "encoder.d_model"), whole(nemo, "encoder.conv_kernel_size", 31)
     is_causal, context = nemo.get("att_context_style") == CHUNKED, kernel_size // 2
-    theirs, is_local = nemo.get("subsampling", "striding"), nemo.get("self_attention_model") == LOCAL
+    theirs = nemo.get("subsampling", "striding")
+    is_local = nemo.get("self_attention_model") == LOCAL or (not is_causal and _is_limited(nemo))
     subsampling = next((ours for ours, (kind, _) in SUBSAMPLINGS.items() if kind == theirs), "strided_conv")
     check(
         nemo,
@@ -92,6 +98,24 @@ def encoder_config(config: Section) -> dict[str, Any]:
     return causal.causal(encoder, *_contexts(nemo), "encoder.att_context_size") if is_causal else encoder
 
 
+def ignored(config: Section) -> list[str]:
+    """Return the settings of the encoder that do not change its output for a whole recording."""
+    encoder = mapping(config.get("encoder"), "encoder")
+    return [key for key in OF_CHUNKS if key in encoder] if encoder.get("att_context_style") == UNIFIED else []
+
+
+def _is_limited(nemo: Section) -> bool:
+    """Whether attention over a whole recording has a limit, the same on both sides: a band of its softmax."""
+    sides = _pair(nemo)
+    return _is_pair(sides) and sides[0] == sides[1]
+
+
+def _pair(nemo: Section) -> Any:
+    """Return `att_context_size`, which may be in a list of its own."""
+    given = nemo.get("att_context_size")
+    return given[0] if isinstance(given, list) and len(given) == 1 and isinstance(given[0], list) else given
+
+
 def _of_causal(kernel_size: int) -> dict[str, tuple[object, tuple[object, ...]]]:
     """Return the restricted settings that a causal encoder has with other values than a Conformer."""
     return {
@@ -123,8 +147,7 @@ def _is_pair(value: object) -> bool:
 
 def _local_attention(nemo: Section, bias: bool) -> dict[str, Any]:
     """Return the config of asr's local attention."""
-    given = nemo.get("att_context_size")
-    sides = given[0] if isinstance(given, list) and len(given) == 1 and isinstance(given[0], list) else given
+    given, sides = nemo.get("att_context_size"), _pair(nemo)
     if not isinstance(sides, list) or len(sides) != 2 or sides[0] != sides[1]:
         must = f"encoder.att_context_size must be equal on both sides, such as [128, 128], with {LOCAL}"
         raise InputError(f"{must}; got {as_yaml(given)}.")
