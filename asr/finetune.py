@@ -367,7 +367,7 @@ def plan_choices(
 
     from asr.apps.doctor.durations import Durations, durations
     from asr.apps.doctor.forecast import fresh_model
-    from asr.apps.doctor.longest_batch import find_batch_seconds
+    from asr.apps.doctor.memory import find_batch_seconds
     from asr.apps.doctor.planned import planned
     from asr.apps.doctor.trial import device_of
     from asr.apps.finetune import settings as finetuning

@@ -33,6 +33,7 @@ def plan(settings: "RunSettings") -> None:
     from asr.apps.doctor.finding import refuse_errors
     from asr.apps.doctor.forecast import dropped_findings, warm_up_findings
     from asr.apps.doctor.plan_costs import costs, first_step, load_of
+    from asr.apps.doctor.planned import training_set_of
     from asr.apps.doctor.reading import epoch_reading
     from asr.base.storage.session import configure
     from asr.base.text.normalize import get_normalizer
@@ -41,7 +42,6 @@ def plan(settings: "RunSettings") -> None:
     from asr.core.data.dataset import fetch
     from asr.core.data.index_cache import IndexCache
     from asr.core.data.position import start_of_epoch
-    from asr.core.data.training_set import TrainingSet
     from asr.core.run.folder import fitted_front_end
     from asr.core.run.initialization import start_of
     from asr.core.run.learning_rate import planned_rates
@@ -62,15 +62,13 @@ def plan(settings: "RunSettings") -> None:
     timed.note("tokenizer, features and model")
     counts = training_counts(settings, corpus, model)
     if settings.data.plan.batches.is_auto:
-        from asr.apps.doctor.longest_batch import find_batch_seconds
+        from asr.apps.doctor.memory import find_batch_seconds
 
         found = find_batch_seconds(settings, corpus.train, model, counts)
         settings = settings.with_batch_seconds(found).with_accumulation()
         print(f"data.batch_seconds={settings.data.plan.batches.seconds:g}: the longest batch that fits\n")
     timed.note("token counts")
-    augmentation = build.build_augmentation(settings.components, features.sample_rate)
-    of_plan = augmentation.speed, settings.seed, settings.data.plan, augmentation.max_added_seconds
-    training_set = TrainingSet(corpus.train, features, model.reference, *of_plan, counts)
+    training_set, _ = training_set_of(settings, corpus.train, model, counts)
     timed.note("selection of utterances")
     if settings.debug.same_utterances:
         corpus = corpus.only(training_set.utterances)

@@ -1,5 +1,6 @@
 """python -m asr.train [overrides]: train a recogniser, write its bundle, and report its WER on the test manifests."""
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from asr.core.training.hydra_command import experiment_command
@@ -24,8 +25,9 @@ def train(settings: "RunSettings") -> float | None:
         loading = settings.num_workers, settings.data.features_on
         return SpeechData(source.train, source.corpus.valid, source.augmentation, position, *loading)
 
-    of_apps = of_app("report.training", "leave_report"), of_app("doctor.longest_batch", "find_batch_seconds")
-    outcome = run_training(settings, make_data, speech_callbacks, *of_apps)
+    callbacks = partial(speech_callbacks, try_largest=of_app("doctor.memory", "try_largest"))
+    of_apps = of_app("report.training", "leave_report"), of_app("doctor.memory", "find_batch_seconds")
+    outcome = run_training(settings, make_data, callbacks, *of_apps)
     if outcome.results and settings.debug.max_wer is not None:
         check_learnt(outcome.results, settings.debug.max_wer)
     return outcome.score

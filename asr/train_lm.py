@@ -4,6 +4,7 @@ It begins, logs, validates, saves and resumes like asr.train. docs/guide/languag
 """
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from asr.core.training.hydra_command import experiment_command
@@ -26,7 +27,8 @@ def train_lm(settings: "LanguageModelSettings") -> float | None:
     def make_data(settings: "LanguageModelSettings", source: Any, position: Any) -> TextData:
         return TextData(source.train, source.valid, settings.text.bounds, position)
 
-    return run_training(settings, make_data, text_callbacks, of_app("report.training", "leave_report")).score
+    callbacks = partial(text_callbacks, try_largest=of_app("doctor.memory", "try_largest"))
+    return run_training(settings, make_data, callbacks, of_app("report.training", "leave_report")).score
 
 
 def read_config(resolved: Mapping[str, Any], overrides: Sequence[str] = ()) -> "LanguageModelSettings":

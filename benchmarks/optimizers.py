@@ -11,7 +11,8 @@ from functools import partial
 import torch
 from torch import nn
 
-from asr.apps.doctor.training_memory import FULL, set_modes
+from asr.apps.doctor.memory import FULL
+from asr.apps.doctor.trial import set_modes
 from asr.core.build import build_optimizer
 from asr.core.cli.command import run_command
 from asr.core.data.batch import Batch

@@ -12,7 +12,8 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 from unittest.mock import patch
 
-from asr.apps.doctor.training_memory import FULL, LORA, WAYS, set_modes, step_bytes
+from asr.apps.doctor.memory import FULL, LORA, METHODS
+from asr.apps.doctor.trial import set_modes, step_bytes
 from asr.base.settings.conf import default_settings
 from asr.base.system.processes import THRESHOLD, keep_memory
 from asr.base.text.normalize import basic
@@ -97,7 +98,7 @@ def make_model(encoder_name: str, way: str) -> Model:
     features = build_features({"features": default_settings("features", "fbank")})
     encoder = component("encoder", nets.encoder_config(encoder_name))(features.dim)
     head = component("head", default_settings("head", "ctc"))(encoder.output_dim, {}, nets.VOCAB_SIZE)
-    model = WAYS[way](Model(basic, tokenizer, features, encoder, head))
+    model = METHODS[way](Model(basic, tokenizer, features, encoder, head))
     if model is None:
         raise InputError(f"--encoder must have linear layers for an adapter; {encoder_name} has none.")
     return model

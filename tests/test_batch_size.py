@@ -4,7 +4,6 @@ import os
 import signal
 from collections.abc import Callable, Iterable
 from contextlib import nullcontext
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +11,20 @@ import pytest
 import torch
 import yaml
 
-from asr.apps.doctor.batch_size import MAX_SECONDS, MAX_TRIALS, MIN_STEPS, SHARE, fitting_batch_seconds, longest
+from asr.apps.doctor import memory
 from asr.apps.doctor.forecast import fresh_model
-from asr.apps.doctor.memory_trial import CPU_FACTOR, MemoryTrial
+from asr.apps.doctor.memory import (
+    CPU_FACTOR,
+    MAX_SECONDS,
+    MAX_TRIALS,
+    MIN_STEPS,
+    SHARE,
+    find_batch_seconds,
+    longest,
+    take_steps,
+)
 from asr.apps.doctor.planned import planned
-from asr.apps.doctor.training_memory import PeakMemory
-from asr.apps.doctor.trial import take_step
+from asr.apps.doctor.trial import MemoryLimit, PeakMemory, take_step
 from asr.base.system.processes import limit_memory
 from asr.base.text.normalize import get_normalizer
 from asr.core.data.batch import Batch
@@ -29,8 +36,6 @@ from asr.errors import InputError
 from asr.train import train
 from tests.conftest import TINY, settings_with, tone_corpus
 from tests.refusals import refused
-
-CPU = torch.device("cpu")
 
 
 @pytest.mark.parametrize("start", [10, 14, 30, 77.7, 200])
@@ -63,15 +68,15 @@ def parts(settings: RunSettings, folder: Path) -> Any:
     return fresh_model(settings, corpus, corpus)
 
 
-def peak(trial: MemoryTrial, batches: Iterable[Batch]) -> float:
+def peak(model: Any, batches: Iterable[Batch]) -> float:
     """Bytes of the tensors of two steps on each batch, counted one by one, in addition to the weights."""
-    model = trial.model.requires_grad_(True).train()
-    with PeakMemory([*model.parameters(), *model.buffers()]) as memory:
+    model.requires_grad_(True).train()
+    with PeakMemory([*model.parameters(), *model.buffers()]) as counted:
         optimizer = torch.optim.AdamW(model.parameters())
         for batch in batches:
             for _ in range(2):
                 take_step(model, optimizer, batch, nullcontext())
-    return float(memory.peak)
+    return float(counted.peak)
 
 
 @pytest.mark.parametrize("share", [0.3, 0.6, 2.0])
@@ -84,17 +89,16 @@ def test_with_a_counted_allocator_the_batch_never_exceeds_the_limit_and_is_nearl
 
     def needed(batch_seconds: float) -> float:
         plan = planned(settings.with_batch_seconds(batch_seconds), utterances, model)
-        trial = MemoryTrial(model, CPU, 0, settings.components, [], "32-true", False, 1)
         noise = torch.Generator().manual_seed(0)
         largest = [plan.first.items(step, 0) for step in plan.first.largest()]
         batches = [plan.training_set.made_up(items, noise) for items in largest]
-        return peaks.setdefault(batch_seconds, peak(trial, batches))
+        return peaks.setdefault(batch_seconds, peak(model, batches))
 
     limit = share * needed(30)
-    monkeypatch.setattr(MemoryTrial, "fits", lambda trial, batches: peak(trial, batches) <= limit)
-    monkeypatch.setattr(MemoryTrial, "_in_child", lambda trial, run: run())
+    monkeypatch.setattr(memory, "take_steps", lambda settings, model, batches: peak(model, batches) <= limit)
+    monkeypatch.setattr(MemoryLimit, "_in_child", lambda limit, function, arguments: function(*arguments))
     monkeypatch.setattr("asr.apps.doctor.trial.free_memory", lambda: limit * CPU_FACTOR / SHARE)
-    chosen = fitting_batch_seconds(settings, utterances, model)
+    chosen = find_batch_seconds(settings, utterances, model)
     best = max(seconds for seconds in range(3, 31) if needed(seconds) <= limit)
     assert needed(chosen) <= limit
     assert chosen >= 0.7 * best
@@ -110,10 +114,9 @@ def test_an_epoch_has_at_least_ten_steps_and_the_default_learning_rate_bounds_th
     rate = [override for override in TINY if not override.startswith("optimizer.lr")]
     settings = settings_with(*rate, *tone_corpus(tones), f"run_dir={tmp_path}", "data.batch_seconds=auto", *given)
     model, utterances, _ = parts(settings, tmp_path)
-    monkeypatch.setattr(MemoryTrial, "fits", lambda *_: True)
-    monkeypatch.setattr(MemoryTrial, "fitting_share", lambda *_: 1.0)
-    monkeypatch.setattr("asr.apps.doctor.batch_size.MAX_SECONDS", 6.0)
-    chosen = fitting_batch_seconds(settings, utterances, model)
+    monkeypatch.setattr(MemoryLimit, "_in_child", lambda *_: 1.0)  # all fits
+    monkeypatch.setattr(memory, "MAX_SECONDS", 6.0)
+    chosen = find_batch_seconds(settings, utterances, model)
     per_epoch = planned(settings.with_batch_seconds(chosen), utterances, model).per_epoch
     assert per_epoch >= MIN_STEPS
     assert (chosen > 6.0) == (expected == "given")
@@ -121,20 +124,21 @@ def test_an_epoch_has_at_least_ten_steps_and_the_default_learning_rate_bounds_th
         assert planned(settings.with_batch_seconds(1.5 * chosen), utterances, model).per_epoch < MIN_STEPS
 
 
-def trial_with(free: float, settings: RunSettings, folder: Path) -> tuple[MemoryTrial, list[Batch]]:
+def tried(settings: RunSettings, folder: Path) -> tuple[Any, list[Batch]]:
+    """Return a model and a batch to try."""
     model, utterances, _ = parts(settings, folder)
     plan = planned(settings, utterances, model)
     batch = plan.training_set.made_up(plan.first.items(0, 0), torch.Generator().manual_seed(0))
-    return MemoryTrial(model, CPU, free, settings.components, [], "32-true", False, 1), [batch]
+    return model, [batch]
 
 
 def test_a_step_is_tried_in_a_process_with_limited_memory(tones: Path, tmp_path: Path) -> None:
     settings = settings_with(*TINY, *tone_corpus(tones), f"run_dir={tmp_path}", "data.batch_seconds=30")
-    trial, batches = trial_with(2e9, settings, tmp_path)
-    before = [weight.clone() for weight in trial.model.parameters()]
-    assert trial.fits(batches)
-    assert not replace(trial, free=3e6).fits(batches)
-    assert all(map(torch.equal, before, trial.model.parameters()))
+    model, batches = tried(settings, tmp_path)
+    before = [weight.clone() for weight in model.parameters()]
+    assert MemoryLimit(settings, 2e9).run(take_steps, settings, model, batches)
+    assert not MemoryLimit(settings, 3e6).run(take_steps, settings, model, batches)
+    assert all(map(torch.equal, before, model.parameters()))
 
 
 class Ending:
@@ -159,10 +163,10 @@ def _kill(number: int) -> None:
 
 def test_a_killed_process_counts_as_too_little_memory_and_another_end_is_an_error(tones: Path, tmp_path: Path) -> None:
     settings = settings_with(*TINY, *tone_corpus(tones), f"run_dir={tmp_path}")
-    trial, _ = trial_with(2e9, settings, tmp_path)
-    assert not trial.fits(Ending(_kill, signal.SIGKILL))  # type: ignore[arg-type]
+    limit, arguments = MemoryLimit(settings, 2e9), (take_steps, settings, tried(settings, tmp_path)[0])
+    assert not limit.run(*arguments, Ending(_kill, signal.SIGKILL))
     with refused(InputError, "status 7", cure="data.batch_seconds"):
-        trial.fits(Ending(os._exit, 7))  # type: ignore[arg-type]
+        limit.run(*arguments, Ending(os._exit, 7))
 
 
 @pytest.mark.parametrize("step", [[], ["data.step_seconds=40"]], ids=str)
@@ -183,7 +187,7 @@ def test_the_found_number_is_stored_resumed_from_and_trains_the_same(
     assert bundles[0] == bundles[1]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(MemoryTrial, "_in_child", lambda *_: pytest.fail("a resumed run tries no batch"))
+        patch.setattr(MemoryLimit, "_in_child", lambda *_: pytest.fail("a resumed run tries no batch"))
         train(settings_with(*auto))
         train(settings_with(*common, f"data.batch_seconds={number}", f"run_dir={tmp_path / 'auto'}"))
     assert yaml.safe_load((tmp_path / "auto/config.yaml").read_text())["data"]["batch_seconds"] == number

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from asr.apps.doctor.training_memory import FULL, LORA
+from asr.apps.doctor.memory import FULL, LORA
 from benchmarks import training_memory
 
 

@@ -21,10 +21,10 @@ from asr.apps.doctor.examination import Bounds, examine, sampled, splits_of
 from asr.apps.doctor.finding import Severity
 from asr.apps.doctor.forecast import card_findings, disk, fresh_model, memory_finding
 from asr.apps.doctor.learning_rates import HIGHEST, LOWEST, NUM_STEPS, RangeTest, range_test
+from asr.apps.doctor.memory import FULL, LORA, batch_bytes
 from asr.apps.doctor.sound import MAX_SWAPPED, Sound, measure, speed_findings
 from asr.apps.doctor.texts import character_findings
-from asr.apps.doctor.training_memory import FULL, LORA, PeakMemory, batch_bytes
-from asr.apps.doctor.trial import Steps
+from asr.apps.doctor.trial import PeakMemory, Steps
 from asr.base.system.processes import free_memory
 from asr.core.data.corpus import read_corpus
 from asr.core.data.index_cache import IndexCache

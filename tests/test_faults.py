@@ -23,6 +23,7 @@ import pytest
 import soundfile
 import torch
 
+from asr.apps.doctor import memory
 from asr.apps.runs.summary import summarize
 from asr.core.checkpoint.saved import kept_checkpoints
 from asr.core.data.manifest import read_manifest
@@ -404,15 +405,13 @@ def limit_memory(more_bytes: int) -> None:
 
 def limit_memory_of_the_trial() -> None:
     """Limit memory only while the largest batches are tried, because startup needs more memory on some machines."""
-    from asr.core.training.memory_check import LargestBatchFirst
+    trial = memory.try_largest
 
-    trial = LargestBatchFirst.on_train_start
-
-    def limited(callback: LargestBatchFirst, *arguments: Any) -> None:
+    def limited(*arguments: Any) -> None:
         limit_memory(400 * 2**20)
-        trial(callback, *arguments)
+        trial(*arguments)
 
-    LargestBatchFirst.on_train_start = limited  # type: ignore[method-assign]
+    memory.try_largest = limited
 
 
 def test_a_batch_that_does_not_fit_in_memory_is_found_before_the_first_step_and_described(tmp_path: Path) -> None:
@@ -430,9 +429,7 @@ def test_a_batch_that_does_not_fit_in_memory_is_found_before_the_first_step_and_
 
 
 def without_the_trial() -> None:
-    from asr.core.training.memory_check import LargestBatchFirst
-
-    LargestBatchFirst.on_train_start = lambda *_: None  # type: ignore[method-assign]
+    memory.try_largest = lambda *_: None  # type: ignore[assignment]
 
 
 def test_trying_the_largest_batch_does_not_change_the_run(whole: Path, tones: Path, tmp_path: Path) -> None:

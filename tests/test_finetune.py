@@ -17,7 +17,8 @@ import torch
 from safetensors.torch import load_file
 
 from asr import finetune
-from asr.apps.doctor.memory_trial import MemoryTrial
+from asr.apps.doctor import memory
+from asr.apps.doctor.trial import MemoryLimit
 from asr.apps.finetune import own_corpus
 from asr.apps.finetune import settings as finetuning
 from asr.apps.finetune.settings import ChosenSettings
@@ -27,6 +28,7 @@ from asr.core.checkpoint.saved import CHECKPOINTS
 from asr.core.data.batch import Batch
 from asr.core.data.manifest import read_manifest
 from asr.core.evaluation.comparison import compare
+from asr.core.recognition.model import Model
 from asr.core.run.names import CONFIG
 from asr.core.training.hydra_command import compose_settings
 from asr.errors import InputError
@@ -545,12 +547,13 @@ def test_the_longest_batch_that_fits_is_in_the_printed_command_unless_the_user_g
 ) -> None:
     recomputed: list[bool] = []
 
-    def fits(trial: MemoryTrial, batches: Sequence[Batch]) -> bool:
-        recomputed.append("forward" in vars(trial.model.encoder.blocks[0]))  # replaced by recompute_blocks
+    def fits(settings: object, model: Model, batches: Sequence[Batch]) -> bool:
+        recomputed.append("forward" in vars(model.encoder.blocks[0]))  # replaced by recompute_blocks
         return max(len(batch) * batch.features.shape[1] for batch in batches) <= 1200
 
-    monkeypatch.setattr(MemoryTrial, "fits", fits)
-    monkeypatch.setattr(MemoryTrial, "fitting_share", lambda *_: 0.9)
+    monkeypatch.setattr(MemoryLimit, "_in_child", lambda limit, function, arguments: function(*arguments))
+    monkeypatch.setattr(memory, "take_steps", fits)
+    monkeypatch.setattr(memory, "fitting_share", lambda *_: 0.9)
     given = [str(fluent / "run"), str(recordings), "--dry-run", "--set", *STEPS]
     for name in ("false", "true"):
         finetune.main([*given, f"gradient_checkpointing={name}", "--output", str(tmp_path / name)])

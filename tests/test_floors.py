@@ -112,6 +112,7 @@ def test_training_transcribing_and_evaluating_work_without_apps(tones: Path, tmp
     check_run(run, ended.stderr)
     assert not (run / "report.html").exists()
     assert "asr/apps/report" in ended.stderr
+    assert "asr/apps/doctor" in ended.stderr, "the largest batches are not tried"
     assert (tmp_path / "results" / "test.utterances.jsonl").is_file()
 
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from asr.apps.doctor import learning_rates
 from asr.apps.doctor.forecast import forecast, fresh_model
 from asr.apps.doctor.learning_rates import range_test
-from asr.apps.doctor.training_memory import FROZEN_ENCODER, FULL, LORA
+from asr.apps.doctor.memory import FROZEN_ENCODER, FULL, LORA
 from asr.base.settings.conf import default_settings
 from asr.components.optimizer.adamw import AdamW
 from asr.components.optimizer.muon import COEFFICIENTS, RMS, STEPS, Muon, newton_schulz, orthogonalised

@@ -26,7 +26,7 @@ from torch.nn import functional as F
 from torch.optim.swa_utils import AveragedModel
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from asr.apps.doctor.training_memory import set_modes, step_bytes
+from asr.apps.doctor.trial import set_modes, step_bytes
 from asr.base.kernels import ctc_loss, transducer_loss
 from asr.base.settings.conf import default_settings
 from asr.core.build import build_adapter, build_features, build_model, build_optimizer, build_tokenizer, optimizer_bytes

@@ -8,8 +8,7 @@ import torch
 
 from asr.apps.doctor.forecast import epoch_seconds
 from asr.apps.doctor.planned import Planned
-from asr.apps.doctor.trial import Trial, device_of
-from asr.core import build
+from asr.apps.doctor.trial import Trial
 from asr.core.data.manifest import Utterance
 from asr.core.evaluation.result import evaluate
 from asr.core.recognition.model import Model
@@ -39,11 +38,7 @@ def durations(
         utterances: utterances from which the sample is taken.
     """
     torch.set_num_threads(settings.num_threads)
-    device = device_of(settings)
-    model.to(device).train()
-    optimizer = build.build_optimizer(settings.components, model, model.depths)
-    trial = Trial(model, optimizer, planned.training_set, device, settings.trainer.precision)
-    steps = trial.steps(planned.first, planned.augmentation)
+    steps = Trial(settings, model, planned.training_set).steps(planned.first, planned.augmentation)
     epoch = epoch_seconds(steps, planned.first, settings.num_workers)
     return Durations(epoch / planned.per_epoch, _recognition(recognizer, utterances))
 

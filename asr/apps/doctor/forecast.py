@@ -12,11 +12,10 @@ import torch
 
 from asr.apps.doctor.examination import splits_of
 from asr.apps.doctor.finding import Case, Finding, Severity
-from asr.apps.doctor.memory_trial import CPU_FACTOR
+from asr.apps.doctor.memory import FULL, LORA, for_tensors, memory_by_method
 from asr.apps.doctor.planned import planned
 from asr.apps.doctor.texts import coverage_findings, discarded_findings, round_trip_findings
-from asr.apps.doctor.training_memory import FULL, LORA, training_memory, weight_bytes
-from asr.apps.doctor.trial import Steps, Trial, device_of, free_bytes, largest_batch, padded_seconds
+from asr.apps.doctor.trial import Steps, Trial, device_of, free_bytes, largest_batch, padded_seconds, weight_bytes
 from asr.base.text.numbers import counted, duration
 from asr.core import build
 from asr.core.build import build_model
@@ -88,21 +87,11 @@ def forecast(settings: RunSettings, utterances: Sequence[Utterance], model: Mode
         rates,
     )
     device = device_of(settings)
-    model.to(device).train()
-    optimizer = build.build_optimizer(settings.components, model, model.depths)
-    trial = Trial(model, optimizer, training_set, device, settings.trainer.precision)
+    trial = Trial(settings, model, training_set)
     items = largest_batch(plan, training_set)
-    free = free_bytes(device) / (CPU_FACTOR if device.type == "cpu" else 1)
+    free = for_tensors(free_bytes(device), device)
     try:
-        needed = training_memory(
-            model,
-            batch_of=lambda number: trial.made_up(items[:number]),
-            size=len(items),
-            autocast=trial.autocast,
-            average=settings.ema.decay is not None,
-            optimizer_bytes=lambda model: build.optimizer_bytes(settings.components, model, model.depths),
-            free=free,
-        )
+        needed = memory_by_method(settings, model, lambda number: trial.made_up(items[:number]), len(items), free)
         sizes = ", ".join(f"{way} {size / GIGABYTE:.2f} GB" for way, size in needed.items())
         yield Forecast([("tensors", sizes)], card_findings(needed, settings))
         reason = not_measured(needed[chosen_way(needed, settings)], free, device, settings)
@@ -231,7 +220,7 @@ def chosen_way(needed: Mapping[str, float], settings: RunSettings) -> str:
 
 
 def card_findings(needed: Mapping[str, float], settings: RunSettings) -> list[Finding]:
-    """Report an error if the run's tensors (from `training_memory`) do not fit on a card of doctor.card_gigabytes."""
+    """Report an error if the run's tensors (from `memory_by_method`) do not fit on a card of doctor.card_gigabytes."""
     card = settings.doctor.card_gigabytes
     chosen = chosen_way(needed, settings)
     if card is None or needed[chosen] <= NEARLY_FULL * card * GIGABYTE:

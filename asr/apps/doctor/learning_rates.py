@@ -81,7 +81,7 @@ def range_test(
         for group, ratio in zip(optimizer.param_groups, ratios, strict=True):
             group["lr"] = rate * ratio
         on_device = batch.to(device)
-        with autocast(device, settings.trainer.precision):
+        with autocast(settings):
             encoded = model.encode(on_device)
             summed = model.head.losses(encoded, on_device.targets)["loss"].sum()
         loss = summed / on_device.token_lengths.sum().clamp(min=1)

@@ -18,7 +18,6 @@ from asr.core.training.compiled_blocks import compile_blocks
 from asr.core.training.frozen import Frozen
 from asr.core.training.gradient_checkpointing import recompute_blocks
 from asr.core.training.lightning_internals import moving_average, validate
-from asr.core.training.memory_check import LargestBatchFirst
 from asr.core.training.profile import Profile
 from asr.core.training.sharding import divide_weights, gather_weights, is_sharded, load_weights, whole
 from asr.errors import InputError
@@ -194,7 +193,11 @@ class StuckAtFrequencies(pl.Callback):
 
 
 def speech_callbacks(
-    trainer: pl.Trainer, prepared: "PreparedSpeech", task: "TrainingTask", data: "TrainingData"
+    trainer: pl.Trainer,
+    prepared: "PreparedSpeech",
+    task: "TrainingTask",
+    data: "TrainingData",
+    try_largest: Callable[..., None] | None = None,
 ) -> list[pl.Callback]:
     """Make the callbacks of a training on speech, in the order in which they are called.
 
@@ -203,6 +206,7 @@ def speech_callbacks(
         prepared: the run's settings, folder, initial model and checkpoint.
         task: the task to train.
         data: the data to train on.
+        try_largest: takes a step on the largest batches before the training; None: they are not tried.
     """
     settings, model = prepared.settings, cast(Any, task.model)
     if settings.gradient_checkpointing:
@@ -210,7 +214,7 @@ def speech_callbacks(
     if settings.compile_blocks:
         compile_blocks(model.encoder, trainer.world_size)
     callbacks: list[pl.Callback] = [Frozen(model, settings.init.frozen, settings.init.frozen_steps)]
-    callbacks.append(LargestBatchFirst(data.worst_batches))
+    callbacks += _memory_check(try_largest, data)
     callbacks += [StuckAtBlank(), StuckAtFrequencies(settings.components, prepared.loss_by_frequency)]
     if prepared.start is not None and prepared.state.resume is None and prepared.corpus.valid:
         callbacks.append(LambdaCallback(on_train_start=lambda trainer, task: validate(trainer)))
@@ -221,10 +225,27 @@ def speech_callbacks(
 
 
 def text_callbacks(
-    trainer: pl.Trainer, prepared: "PreparedRun", task: "TrainingTask", data: "TrainingData"
+    trainer: pl.Trainer,
+    prepared: "PreparedRun",
+    task: "TrainingTask",
+    data: "TrainingData",
+    try_largest: Callable[..., None] | None = None,
 ) -> list[pl.Callback]:
     """Make the callbacks of a training on text, in the order in which they are called; arguments as for speech."""
-    return [LargestBatchFirst(data.worst_batches), *_weights_and_patience(trainer, prepared, task)]
+    return [*_memory_check(try_largest, data), *_weights_and_patience(trainer, prepared, task)]
+
+
+def _memory_check(try_largest: Callable[..., None] | None, data: "TrainingData") -> list[pl.Callback]:
+    """Make the callback that tries the largest batches once the model, also of a checkpoint, is on its device."""
+    if try_largest is None:
+        logger.info("the largest batches are not tried first, because the folder asr/apps/doctor is absent")
+        return []
+
+    def check(trainer: pl.Trainer, task: pl.LightningModule) -> None:
+        autocast, device = trainer.precision_plugin.train_step_context, trainer.strategy.root_device
+        try_largest(task, trainer.optimizers[0], data.worst_batches, autocast, device)
+
+    return [LambdaCallback(on_train_start=check)]
 
 
 def chosen_callbacks(components: Mapping[str, Any]) -> list[pl.Callback]:
