@@ -413,6 +413,14 @@ class Head(Protocol):
     def taps(self) -> Taps: ...
     @property
     def frame_head(self) -> "FrameHead | None": ...
+    @property
+    def restrict(self) -> Callable[[Tensor], None] | None:
+        """Function that lets searches write only the allowed tokens, (V,), until its next call; None: there is none.
+
+        All output layers that searches read give other tokens no probability (`asr.base.kernels.token_mask`). Losses
+        and taps do not change. The blank is always allowed; if all tokens are, no output changes.
+        """
+
     def losses(self, encoded: Encoded, targets: Targets) -> Mapping[str, Tensor]: ...
     def min_frames(self, tokens: list[int]) -> int:
         """Minimum number of frames of encoder_out, and in training of each tapped block, for `tokens`."""

@@ -7,8 +7,12 @@ from textwrap import dedent
 
 import pytest
 
+from asr.apps.check.heads import check_restriction
+from asr.apps.check.network import SMALL, model_of
 from asr.base.settings import plugins
+from asr.base.settings.conf import default_settings, overridden
 from asr.check import main as check
+from asr.components.head.transducer import Transducer
 from asr.core.build import component
 from asr.errors import InputError
 from tests.refusals import mentions, refused
@@ -114,6 +118,24 @@ FAULTS = [
         "name: mine",
         "decoders: ... transducer_greedy ... joiner",
     ),
+    (
+        "head",
+        HEAD.format(body="log_probs = CTC.all_log_probs"),
+        "name: mine",
+        "restriction to tokens: ... log_probs ... -inf",
+    ),
+    (
+        "head",
+        HEAD.format(body="def all_of(self, encoded): return self.log_probs(encoded.out)"),
+        "name: mine",
+        "restriction to tokens: ... loss",
+    ),
+    (
+        "head",
+        HEAD.format(body="def log_probs(self, out): return self.mask.logits(self.all_log_probs(out))"),
+        "name: mine",
+        "restriction to tokens: ... add up to 1",
+    ),
     ("head", HEAD.format(body="pass"), "name: mine\nscale: 2", "settings: ... scale"),
     ("head", HEAD.format(body="pass"), "name: [mine", "settings: ... conf/head/mine.yaml ... YAML"),
     ("head", "class Other: pass", "name: mine", "settings: ... head/mine.py ... class Mine ... Other"),
@@ -164,6 +186,16 @@ def test_a_component_without_a_fault_passes(
     assert check(["lab"]) == 0, capsys.readouterr().out
     lines = capsys.readouterr().out.splitlines()
     assert all(line.startswith(f"{group}/mine: ") and line.endswith(": passes") for line in lines[:-1])
+
+
+@pytest.mark.parametrize("head", ["transducer", "tdt"])
+def test_a_head_whose_decoder_writes_a_masked_token_fails(head: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = overridden(default_settings("head", head), SMALL)
+    encoder = overridden(default_settings("encoder", "transformer"), SMALL)
+    check_restriction(settings, model_of(encoder, settings).eval())
+    monkeypatch.setattr(Transducer, "restrict", lambda head, allowed: head.ctc and head.ctc.restrict(allowed))
+    with refused(InputError, "allowed tokens ... TransducerGreedy"):
+        check_restriction(settings, model_of(encoder, settings).eval())
 
 
 def test_settings_of_encoders_that_a_part_lacks_are_named_by_the_check_and_by_the_training(

@@ -3,6 +3,7 @@
 # ruff: noqa: RUF001  letters that look alike are tested here
 
 import math
+from copy import deepcopy
 from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,16 +18,18 @@ from asr import Stream
 from asr.apps.check.decoders import with_rare_blanks
 from asr.apps.check.network import LETTERS, NUM_MEL_BINS, SMALL, model_of, overridden
 from asr.apps.convert.huggingface.tokenizer import take_vocabulary
+from asr.base.kernels.token_mask import TokenMask
 from asr.base.settings.conf import default_settings
 from asr.base.text.alphabets import find_alphabet, letters_of
 from asr.base.text.words import piece_of
 from asr.components.decode.fusion.shallow_fusion import NEVER
+from asr.components.head.ctc import CTC
 from asr.core.build import build_decoder, build_features, build_model, build_tokenizer, component
 from asr.core.checkpoint.bundle import Bundle, replace_bundle
 from asr.core.checkpoint.load import model_config
 from asr.core.hub.models import load_recognizer as load
 from asr.core.recognition.confidence import UNCALIBRATED
-from asr.core.recognition.letter_lock import allowed_tokens, locked, with_tokens
+from asr.core.recognition.letter_lock import allowed_tokens, lock
 from asr.core.recognition.model import Model
 from asr.core.recognition.recognizer import Recognizer
 from asr.errors import InputError
@@ -44,6 +47,13 @@ from tests.tones import SAMPLE_RATE, speak
 TRIALS = 10_000
 SLOW, FEW = ("transducer_beam", "joint_beam", "attention_rescoring"), 60  # decoders that have fewer trials
 V = len(LETTERS) + 1
+
+
+def with_tokens(head: Any, allowed: list[bool]) -> Any:
+    """Return a copy of a head that writes only the allowed tokens, (V,)."""
+    restricted = deepcopy(head)
+    restricted.restrict(torch.tensor(allowed))
+    return restricted
 
 
 def needs(decode: dict[str, Any]) -> set[str]:
@@ -244,7 +254,7 @@ def test_each_of_parakeet_v3s_pieces_with_letters_passes_for_its_script_alone() 
     for name in ("de", "ru"):
         alphabet = find_alphabet(name)
         assert all(alphabet.has(letter) for token in passing[name] for letter in letters_of(tokenizer.pieces[token]))
-    head = model("ctc")[1].head
+    head = deepcopy(model("ctc")[1].head)
     for language in [
         "bg",
         "hr",
@@ -272,10 +282,10 @@ def test_each_of_parakeet_v3s_pieces_with_letters_passes_for_its_script_alone() 
         "sv",
         "uk",
     ]:  # v3's own
-        assert locked(head, tokenizer, language) is not head
+        lock(head, tokenizer, language)
     for language in ("ja", "hi", "ka", "ar"):
         with refused(InputError, f"characters ... half ... {language}"):
-            locked(head, tokenizer, language)
+            lock(head, tokenizer, language)
 
 
 # ---- whole models
@@ -330,14 +340,39 @@ def test_a_lock_with_which_a_model_writes_fewer_than_half_of_the_letters_is_refu
 
 
 def test_a_lock_with_which_a_model_writes_half_of_the_letters_is_accepted() -> None:
-    def head_for(letters: str) -> object:
+    def lock_with(letters: str) -> None:
         tokenizer: Any = SimpleNamespace(pieces=["", *letters, "я"], names=["", *letters, "я"])
-        return locked(head, tokenizer, "en")
+        lock(head, tokenizer, "en")
 
-    head = model("ctc")[1].head
-    assert head_for(LATIN[:13].upper()) is not head
+    head: Any = deepcopy(model("ctc")[1].head)
+    lock_with(LATIN[:13].upper())
+    assert head.mask.masked.tolist() == [*[False] * 14, True]
     with refused(InputError, "characters ... half ... 26 ... 12"):
-        head_for(LATIN[:12])
+        lock_with(LATIN[:12])
+
+
+def test_a_head_that_cannot_be_restricted_is_refused(bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(CTC, "restrict", None, raising=False)
+    monkeypatch.setattr(TokenMask, "restrict", None)
+    with refused(InputError, "characters ... CTC", cure="characters"):
+        load(bundle, characters="greek")
+
+
+@pytest.mark.parametrize("head", HEADS)
+def test_a_restriction_is_in_no_checkpoint_and_ends_with_the_next_one(head: str) -> None:
+    free, out = model(head)[1].head, torch.randn(2, 7, model(head)[1].encoder.output_dim)
+    own = with_tokens(free, ALLOWED)
+    assert own.state_dict().keys() == free.state_dict().keys()  # type: ignore[attr-defined]
+    masks = [name for name, _ in own.named_buffers() if name.endswith("masked")]
+    assert masks, "the mask moves to a device with the head"
+    if free.frame_head is not None:
+        assert not torch.equal(own.frame_head.log_probs(out), free.frame_head.log_probs(out))
+    own.restrict(torch.tensor([True] * V))
+    if free.frame_head is not None:
+        assert torch.equal(own.frame_head.log_probs(out), free.frame_head.log_probs(out))
+    assert not [*own.named_buffers()]
+    with refused(InputError, "blank", cure="0"):
+        own.restrict(torch.tensor([False, *[True] * (V - 1)]))
 
 
 def test_the_option_of_a_command_is_the_argument_of_python(

@@ -46,8 +46,8 @@ class ScaledCTC(CTC):
         super().__init__(output_dim, block_dims, vocab_size)
         self.scale = scale
 
-    def log_probs(self, encoder_out):
-        return super().log_probs(self.scale * encoder_out)
+    def all_log_probs(self, encoder_out):
+        return super().all_log_probs(self.scale * encoder_out)
 '''
 
 ACTIVATION = '''

@@ -27,6 +27,7 @@ class TokenCount(nn.Module):
     decoders = Decoders(greedy=("repeated",), beam=())
     views = 1
     frame_head = None
+    restrict = None
 
     def __init__(self, output_dim, block_dims, vocab_size):
         super().__init__()

@@ -9,7 +9,7 @@ import torch
 
 from asr.apps.check.augmentations import check_augmentation
 from asr.apps.check.decoders import check_transcripts, recognizer_with
-from asr.apps.check.heads import check_blocks, check_decoders, check_gradients, check_taps
+from asr.apps.check.heads import check_blocks, check_decoders, check_gradients, check_restriction, check_taps
 from asr.apps.check.network import SAMPLE_RATE, SMALL, model_of, overridden, unlike_new, whole_with, without_dropout
 from asr.apps.check.padding import check_losses, check_outputs, check_training
 from asr.apps.check.settings import (
@@ -134,6 +134,7 @@ def _head(settings: Mapping[str, Any]) -> Checks:
 
     return {
         "decoders": lambda: check_decoders(settings, make().head),
+        "restriction to tokens": lambda: check_restriction(settings, make().eval()),
         "losses alone and in a batch": lambda: check_losses(unlike_new(make().double()).eval()),
         "gradients of all weights": lambda: check_gradients(make()),
     }

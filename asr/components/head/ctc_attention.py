@@ -73,11 +73,17 @@ class CTCAttention(nn.Module):
         """The CTC head."""
         return self.ctc
 
+    def restrict(self, allowed: Tensor) -> None:
+        """Restrict both output layers to the allowed tokens, (V,)."""
+        self.ctc.restrict(allowed)
+        self.token_decoder.mask.restrict(allowed)
+
     def losses(self, encoded: Encoded, targets: Targets) -> dict[str, Tensor]:
         """Compute the weighted loss of each utterance and its two parts, (B,) each; arguments as in `CTC`."""
         ctc = self.ctc.losses(encoded, targets)["loss"]
         memory = self.token_decoder.remember(encoded.out, encoded.lengths)
-        log_probs, next_tokens, padding = self.token_decoder.force(targets["tokens"], targets["token_lengths"], memory)
+        forced = self.token_decoder.force_all(targets["tokens"], targets["token_lengths"], memory)
+        log_probs, next_tokens, padding = forced
         target = log_probs.gather(2, next_tokens[:, :, None])[:, :, 0]  # (B, U + 1)
         smoothed = (1 - self.label_smoothing) * target + self.label_smoothing * log_probs.mean(dim=2)
         attention = -smoothed.masked_fill(padding, 0.0).sum(dim=1)

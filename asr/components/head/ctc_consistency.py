@@ -34,7 +34,7 @@ class CTCConsistency(nn.Module):
     ) -> None:
         super().__init__()
         self.ctc = CTC(output_dim, block_dims, vocab_size)
-        self.min_frames, self.cells = self.ctc.min_frames, self.ctc.cells
+        self.min_frames, self.cells, self.restrict = self.ctc.min_frames, self.ctc.cells, self.ctc.restrict
         self.weight = weight
 
     @property
@@ -52,7 +52,7 @@ class CTCConsistency(nn.Module):
         """
         num_utterances = len(targets["tokens"])
         views = len(encoded.out) // num_utterances
-        log_probs = encoded.log_probs_by(self.ctc.log_probs)  # (views * B, T', V)
+        log_probs = self.ctc.all_of(encoded)  # (views * B, T', V)
         by_view = ctc_loss(
             log_probs, encoded.lengths, {name: torch.cat([target] * views) for name, target in targets.items()}
         )

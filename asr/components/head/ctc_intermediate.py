@@ -45,7 +45,7 @@ class CTCIntermediate(nn.Module):
     ) -> None:
         super().__init__()
         self.ctc = CTC(output_dim, block_dims, vocab_size)
-        self.min_frames, self.cells = self.ctc.min_frames, self.ctc.cells
+        self.min_frames, self.cells, self.restrict = self.ctc.min_frames, self.ctc.cells, self.ctc.restrict
         self.weight = weight
         self.tapped = evenly_spaced(len(block_dims), num_intermediate)
         _check_dims(self.tapped, block_dims, output_dim)
@@ -68,7 +68,7 @@ class CTCIntermediate(nn.Module):
         outs = torch.cat([F.pad(each.out, (0, 0, 0, num_frames - each.out.shape[1])) for each in every])
         lengths = torch.cat([each.lengths for each in every])
         repeated = {name: torch.cat([target] * len(every)) for name, target in targets.items()}
-        losses = ctc_loss(self.ctc.log_probs(outs), lengths, repeated).unflatten(0, (len(every), -1))
+        losses = ctc_loss(self.ctc.all_log_probs(outs), lengths, repeated).unflatten(0, (len(every), -1))
         intermediate, last = losses[:-1].mean(dim=0), losses[-1]
         loss = (1 - self.weight) * last + self.weight * intermediate
         return {"loss": loss, "last_ctc": last, "intermediate_ctc": intermediate}

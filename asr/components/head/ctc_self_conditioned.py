@@ -37,7 +37,7 @@ class CTCSelfConditioned(nn.Module):
             output_dim, block_dims, vocab_size, num_intermediate=num_intermediate, weight=weight
         )
         self.condition = nn.Linear(vocab_size, output_dim)
-        self.losses = self.intermediate.losses
+        self.losses, self.restrict = self.intermediate.losses, self.intermediate.restrict
         self.min_frames, self.cells = self.intermediate.min_frames, self.intermediate.cells
 
     @property
@@ -51,4 +51,4 @@ class CTCSelfConditioned(nn.Module):
         return self.intermediate.ctc
 
     def _conditioned(self, x: Tensor, padding_mask: Tensor) -> Tensor:
-        return x + self.condition(self.frame_head.log_probs(x).exp().to(x.dtype))
+        return x + self.condition(self.frame_head.all_log_probs(x).exp().to(x.dtype))

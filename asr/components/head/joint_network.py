@@ -8,8 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from asr.base.kernels.dropout import Dropout
+from asr.base.kernels.token_mask import TokenMask
 from asr.base.settings.rule import one_of
-from asr.interfaces import Encoded, JointNetwork, Predictor, Targets
+from asr.interfaces import Encoded, Predictor, Targets
 from asr.lengths import padding_mask
 
 ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = MappingProxyType({"tanh": torch.tanh, "relu": torch.relu})
@@ -38,9 +39,14 @@ class Joiner(nn.Module):
         self.activation = ACTIVATIONS[activation]
         self.dropout = Dropout(dropout)
         self.output = nn.Linear(joint_dim, num_logits)
+        self.mask = TokenMask()
 
     def forward(self, frames: Tensor, tokens: Tensor) -> Tensor:
-        """Map the outputs of `of_frames` and `of_tokens`, (..., J) each, to logits."""
+        """Map the outputs of `of_frames` and `of_tokens`, (..., J) each, to logits; those of masked tokens are -inf."""
+        return self.mask.logits(self.all_logits(frames, tokens))
+
+    def all_logits(self, frames: Tensor, tokens: Tensor) -> Tensor:
+        """Map to logits without a mask, as losses see them."""
         logits: Tensor = self.output(self.dropout(self.activation(frames + tokens)))
         return logits
 
@@ -73,9 +79,7 @@ class Joiner(nn.Module):
         return True
 
 
-def joint_logits(
-    joiner: JointNetwork, predictor: Predictor, encoded: Encoded, targets: Targets
-) -> tuple[Tensor, Tensor]:
+def joint_logits(joiner: Joiner, predictor: Predictor, encoded: Encoded, targets: Targets) -> tuple[Tensor, Tensor]:
     """Compute the logits of all frames combined with all prefixes of the reference tokens, as the loss requires.
 
     Args:
@@ -90,4 +94,4 @@ def joint_logits(
     tokens, num_frames = targets["tokens"], max(encoded.frame_counts)
     tokens = tokens.masked_fill(padding_mask(targets["token_lengths"], tokens.shape[1]), 0)
     frames = joiner.of_frames(encoded.out[:, :num_frames])[:, :, None]  # (B, T', 1, J)
-    return joiner(frames, joiner.of_tokens(predictor(tokens))[:, None]), tokens
+    return joiner.all_logits(frames, joiner.of_tokens(predictor(tokens))[:, None]), tokens

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from asr.base.kernels.dropout import Dropout
 from asr.base.kernels.fused_attention import fused_attention
 from asr.base.kernels.positions import sinusoids
+from asr.base.kernels.token_mask import TokenMask
 from asr.interfaces import BOUNDARY_ID, Cache, Forced, Memory
 from asr.lengths import padding_mask
 
@@ -59,6 +60,7 @@ class TransformerDecoder(nn.Module):
         )
         self.last: nn.Module = cast(Any, self.blocks[0]).residual1.last(dim)
         self.linear = nn.Linear(dim, vocab_size)
+        self.mask = TokenMask()
 
     def remember(self, encoder_out: Tensor, lengths: Tensor) -> Memory:
         """Compute keys and values of encoder frames (B, T', D), (B,); an empty utterance gets one frame of zeros."""
@@ -81,8 +83,12 @@ class TransformerDecoder(nn.Module):
             cache: cache of the N sequences.
 
         Returns:
-            log_probs (N, U, V), and the cache extended by `tokens`.
+            log_probs (N, U, V), given that no masked token is written, and the cache extended by `tokens`.
         """
+        log_probs, grown = self._all_log_probs(tokens, memory, cache)
+        return self.mask.log_probs(log_probs), grown
+
+    def _all_log_probs(self, tokens: Tensor, memory: Memory, cache: Cache) -> tuple[Tensor, Cache]:
         past, dim = cache[0].shape[3], self.embedding.embedding_dim
         positions = torch.arange(past, past + tokens.shape[1], device=tokens.device)
         x = self.embedding(tokens) * math.sqrt(dim)  # (N, U, D)
@@ -97,9 +103,14 @@ class TransformerDecoder(nn.Module):
 
     def force(self, tokens: Tensor, token_lengths: Tensor, memory: Memory) -> Forced:
         """Predict tokens (N, U), (N,) and the end of each sequence in one pass, given the correct preceding tokens."""
+        forced = self.force_all(tokens, token_lengths, memory)
+        return forced._replace(log_probs=self.mask.log_probs(forced.log_probs))
+
+    def force_all(self, tokens: Tensor, token_lengths: Tensor, memory: Memory) -> Forced:
+        """Predict as `force` without a mask, as losses do."""
         padding = padding_mask(token_lengths, tokens.shape[1])
         padded = F.pad(tokens.masked_fill(padding, BOUNDARY_ID), (1, 1), value=BOUNDARY_ID)  # (N, U + 2)
-        log_probs, _ = self(padded[:, :-1], memory, self.start(len(tokens)))
+        log_probs, _ = self._all_log_probs(padded[:, :-1], memory, self.start(len(tokens)))
         return Forced(log_probs, padded[:, 1:], padding_mask(token_lengths + 1, tokens.shape[1] + 1))
 
 

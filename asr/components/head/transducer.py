@@ -96,6 +96,12 @@ class Transducer(nn.Module):
         """The CTC head; None if `ctc_weight` is 0."""
         return self.ctc
 
+    def restrict(self, allowed: Tensor) -> None:
+        """Restrict the joiner and the CTC head to the allowed tokens, (V,)."""
+        self.joiner.mask.restrict(allowed)
+        if self.ctc is not None:
+            self.ctc.restrict(allowed)
+
     def losses(self, encoded: Encoded, targets: Targets) -> dict[str, Tensor]:
         """Compute the weighted loss of each utterance and its two parts, (B,) each; arguments as in `CTC`.
 

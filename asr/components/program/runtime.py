@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from torch import Tensor
 
 from asr.base.kernels.ctc_loss import ctc_loss
+from asr.base.kernels.token_mask import TokenMask
 from asr.base.onnx.session import run_net
 from asr.components.head.ctc import CTC
 from asr.interfaces import NO_TAPS, Encoded, Encoder, NamedBlocks, Taps, Targets
@@ -59,6 +60,8 @@ class LogProbs:
 
     def __init__(self, vocab_size: int) -> None:
         self.vocab_size = vocab_size
+        self.mask = TokenMask()
+        self.restrict = self.mask.restrict
 
     @property
     def frame_head(self) -> "LogProbs":
@@ -66,12 +69,12 @@ class LogProbs:
         return self
 
     def log_probs(self, encoder_out: Tensor) -> Tensor:
-        """Return the last V values of encoder_out (B, T', ...): (B, T', V)."""
-        return encoder_out[..., -self.vocab_size :]
+        """Return the last V values of encoder_out (B, T', ...): (B, T', V), given that no masked token is written."""
+        return self.mask.log_probs(encoder_out[..., -self.vocab_size :])
 
     def losses(self, encoded: Encoded, targets: Targets) -> dict[str, Tensor]:
         """Compute -log p(tokens) of each utterance, (B,)."""
-        return {"loss": ctc_loss(encoded.log_probs_by(self.log_probs), encoded.lengths, targets)}
+        return {"loss": ctc_loss(encoded.out[..., -self.vocab_size :], encoded.lengths, targets)}
 
     def cells(self, frames: Lengths, tokens: Lengths) -> Lengths:
         """Return the number of elements of log_probs."""

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, cast
 import torch
 from torch import Tensor, nn
 
+from asr.base.kernels.token_mask import TokenMask
 from asr.base.onnx.names import (
     ENCODER,
     ENCODER_OUTPUTS,
@@ -62,6 +63,7 @@ class OnnxJoiner:
     def __init__(self, opened: "InferenceSession") -> None:
         self._session = opened
         self.dim: int = opened.get_inputs()[0].shape[1]
+        self.mask = TokenMask()
 
     def of_frames(self, encoder_out: Tensor) -> Tensor:
         """Return the first J values of encoder_out (B, T', ...): (B, T', J)."""
@@ -72,10 +74,10 @@ class OnnxJoiner:
         return predictor_out
 
     def __call__(self, frames: Tensor, tokens: Tensor) -> Tensor:
-        """Map (..., J) and (..., J) to log_probs (..., V), or (..., V + number of durations)."""
+        """Map (..., J) and (..., J) to log_probs (..., V), or (..., V + number of durations); masked ones are -inf."""
         frames, tokens = torch.broadcast_tensors(frames, tokens)
         [log_probs] = run(self._session, frames.flatten(0, -2), tokens.flatten(0, -2))
-        return log_probs.unflatten(0, frames.shape[:-1])
+        return self.mask.logits(log_probs.unflatten(0, frames.shape[:-1]))
 
 
 class OnnxTransducer:
@@ -104,6 +106,12 @@ class OnnxTransducer:
         self.durations = durations
         self.joiner = joiner
         self.frame_head = frame_head
+
+    def restrict(self, allowed: Tensor) -> None:
+        """Restrict the joiner and the CTC head to the allowed tokens, (V,)."""
+        self.joiner.mask.restrict(allowed)
+        if self.frame_head is not None:
+            self.frame_head.restrict(allowed)
 
     def losses(self, encoded: Encoded, targets: Targets) -> dict[str, Tensor]:
         """Raise InputError, because a program cannot be trained."""

@@ -46,7 +46,7 @@ from asr.core.checkpoint.saved import CHECKPOINTS, kept_checkpoints
 from asr.core.data.labels import NO_LABELS, Labels
 from asr.core.decoder_choice import with_decoder
 from asr.core.recognition.confidence import load_calibration
-from asr.core.recognition.letter_lock import locked
+from asr.core.recognition.letter_lock import lock
 from asr.core.recognition.model import Model
 from asr.core.recognition.recognizer import Recognizer
 from asr.errors import InputError, reason_of, shown
@@ -163,7 +163,7 @@ def bundle_recognizer(
         else:
             model = exported(model, bundle.programs)
         if characters is not None:
-            model.head = locked(model.head, model.tokenizer, characters)
+            lock(model.head, model.tokenizer, characters)
         decode = build_decoder(bundle.config, model)
         calibration = load_calibration(bundle.files)
     return Recognizer(model.eval(), decode, calibration).to(device)

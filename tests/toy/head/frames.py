@@ -16,6 +16,7 @@ class Frames(nn.Module):
     decoders = Decoders(greedy=("best",), beam=())
     views = 1
     taps = MappingProxyType({})
+    restrict = None
 
     def __init__(self, output_dim, block_dims, vocab_size):
         super().__init__()
