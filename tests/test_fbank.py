@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from asr.base.audio.load import MAX_SAMPLE, unusable_samples
-from asr.components.features.fbank import BLOCK_FRAMES, Fbank
+from asr.components.features.fbank import Fbank
+from asr.components.features.filterbank import BLOCK_FRAMES
 from asr.components.features.normalize.global_cmvn import GlobalCMVN
 from asr.components.features.normalize.loud_frame_cmvn import LoudFrameCMVN
 from asr.components.features.normalize.per_utterance import PerUtterance

@@ -32,7 +32,7 @@ from asr.base.onnx.session import run_net, session
 from asr.base.settings.conf import names
 from asr.base.text.normalize import get_normalizer
 from asr.components.features.batched.front_end import FrontEnd
-from asr.components.features.slaney_fbank import PADS
+from asr.components.features.filterbank import PADS
 from asr.convert import main as convert
 from asr.core.build import component
 from asr.core.checkpoint.bundle import read_bundle, replace_bundle

@@ -11,8 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from asr.base.audio.load import MAX_SAMPLE
+from asr.components.features.filterbank import BLOCK_FRAMES
 from asr.components.features.normalize.utterance_cmvn import UtteranceCMVN
-from asr.components.features.slaney_fbank import BLOCK_FRAMES, SlaneyFbank
+from asr.components.features.slaney_fbank import SlaneyFbank
 from asr.core.build import build_features
 from tests.conftest import resolved
 from tests.nemo import AUDIO, audio, golden, needs_model

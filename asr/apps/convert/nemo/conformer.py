@@ -95,4 +95,4 @@ def write(bundle: Bundle, path: Path) -> list[tuple[str, bytes]]:
 def _computed(features: Features) -> Mapping[str, Tensor]:
     """Return the tensors that NeMo stores, but asr computes from the settings of `features`, a SlaneyFbank."""
     slaney = cast(SlaneyFbank, features)
-    return {"preprocessor.featurizer.window": slaney.hann, "preprocessor.featurizer.fb": slaney.mel.T[None]}
+    return {"preprocessor.featurizer.window": slaney.taper, "preprocessor.featurizer.fb": slaney.mel.T[None]}

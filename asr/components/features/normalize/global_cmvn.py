@@ -7,11 +7,12 @@ from itertools import islice
 from typing import Annotated
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from asr.base.settings.rule import Eps, whole
 from asr.base.system.learnt import from_json, to_json
 from asr.base.system.progress import ProgressLog
+from asr.components.features.normalize.frame import Normalizer
 from asr.errors import InputError
 
 FILE = "feature_statistics.json"
@@ -19,7 +20,7 @@ FILE = "feature_statistics.json"
 logger = logging.getLogger(__name__)
 
 
-class GlobalCMVN:
+class GlobalCMVN(Normalizer):
     """Shift and scale each bin by a fixed mean and standard deviation, which are measured on the training set.
 
     Args:
@@ -28,21 +29,19 @@ class GlobalCMVN:
     """
 
     framewise = True
+    mean: Tensor
+    std: Tensor
 
     def __init__(self, *, num_utterances: Annotated[int, whole(1)], min_std: Eps) -> None:
+        super().__init__()
         self.num_utterances = num_utterances
         self.min_std = min_std
-        self.mean = torch.empty(0)
-        self.std = torch.empty(0)
+        self.register_buffer("mean", torch.empty(0))
+        self.register_buffer("std", torch.empty(0))
 
-    def __call__(self, features: Tensor) -> Tensor:
-        """Map (T, F) to (T, F)."""
+    def normalized(self, features: Tensor, valid: Tensor | None) -> Tensor:
+        """Normalise features (..., T, F)."""
         return (features - self.mean) / self.std
-
-    @property
-    def batched(self) -> nn.Module:
-        """The normalisation of a padded batch."""
-        return BatchedGlobalCMVN(self)
 
     def fit(self, features: Iterable[Tensor]) -> None:
         """Measure mean and standard deviation over all frames of the first `num_utterances` utterances, (T, F) each."""
@@ -77,22 +76,6 @@ class GlobalCMVN:
             raise InputError(f"{FILE} must hold a finite mean and std of each bin; it is damaged.") from None
         if self.mean.shape != self.std.shape or bool((self.std <= 0).any()):
             raise InputError(f"{FILE} must hold a mean and a positive std of each bin; it is damaged.")
-
-
-class BatchedGlobalCMVN(nn.Module):
-    """`GlobalCMVN` of a padded batch."""
-
-    mean: Tensor
-    std: Tensor
-
-    def __init__(self, normalize: GlobalCMVN) -> None:
-        super().__init__()
-        self.register_buffer("mean", normalize.mean)
-        self.register_buffer("std", normalize.std)
-
-    def forward(self, features: Tensor, padding: Tensor) -> Tensor:
-        """Map (B, T, F), (B, T) to (B, T, F)."""
-        return (features - self.mean) / self.std
 
 
 def _finite(values: list[float]) -> Tensor:

@@ -3,14 +3,14 @@
 import math
 from typing import Annotated
 
-import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from asr.base.settings.rule import Eps, number
-from asr.components.features.batched.moments import masked_mean, masked_std
+from asr.components.features.batched.moments import masked_mean, masked_var
+from asr.components.features.normalize.frame import Normalizer
 
 
-class LoudFrameCMVN:
+class LoudFrameCMVN(Normalizer):
     """Shift and scale each bin to mean 0 and variance 1 over the loud frames.
 
     Like `per_utterance`, this removes the effects of loudness and channel, but pauses do not count: inserted or leading
@@ -23,50 +23,23 @@ class LoudFrameCMVN:
         min_std: lower bound of the divisor, for constant bins.
     """
 
-    framewise = False
-
     def __init__(self, *, dynamic_range: Annotated[float, number(0, 100)], min_std: Eps) -> None:
+        super().__init__()
         self.dynamic_range = dynamic_range
         self.min_std = min_std
 
-    def __call__(self, features: Tensor) -> Tensor:
-        """Map (T, F) to (T, F)."""
-        if len(features) == 0:
-            return features
-        level = features.mean(dim=1)  # (T,)
-        loud = features[level >= level.max() - self.dynamic_range]  # (N, F)
-        mean = loud.mean(dim=0, dtype=torch.float64).to(loud)  # in float64 the mean of a constant bin is exact
-        std = (loud - mean).square().mean(dim=0).sqrt()  # five times as fast as torch.std
-        return (torch.maximum(features, loud.amin(dim=0)) - mean) / std.clamp(min=self.min_std)
-
-    @property
-    def batched(self) -> nn.Module:
-        """The normalisation of a padded batch."""
-        return BatchedLoudFrameCMVN(self)
-
-    def fit(self, features: object) -> None:
-        """Do nothing: there are no statistics of the training set."""
-
-    def files(self) -> dict[str, bytes]:
-        """Return no files."""
-        return {}
-
-    def load(self, files: dict[str, bytes]) -> None:
-        """Do nothing."""
-
-
-class BatchedLoudFrameCMVN(nn.Module):
-    """`LoudFrameCMVN` of a padded batch."""
-
-    def __init__(self, normalize: LoudFrameCMVN) -> None:
-        super().__init__()
-        self.dynamic_range = normalize.dynamic_range
-        self.min_std = normalize.min_std
-
-    def forward(self, features: Tensor, padding: Tensor) -> Tensor:
-        """Map (B, T, F), (B, T) to (B, T, F)."""
-        level = features.mean(dim=2).masked_fill(padding, -math.inf)  # (B, T)
-        loud = (level >= level.amax(dim=1, keepdim=True) - self.dynamic_range) & ~padding
-        lowest = features.masked_fill(~loud[..., None], math.inf).amin(dim=1, keepdim=True)
-        average = masked_mean(features, loud)
-        return (features.maximum(lowest) - average) / masked_std(features - average, loud, self.min_std)
+    def normalized(self, features: Tensor, valid: Tensor | None) -> Tensor:
+        """Normalise features (..., T, F)."""
+        level = features.mean(dim=-1)  # (..., T)
+        if valid is not None:
+            level = level.masked_fill(~valid, -math.inf)
+        loud = level >= level.amax(dim=-1, keepdim=True) - self.dynamic_range
+        if valid is None:
+            frames, counted = features[loud], None
+            lowest = frames.amin(dim=0)
+        else:
+            frames, counted = features, loud & valid
+            lowest = frames.masked_fill(~counted[..., None], math.inf).amin(dim=-2, keepdim=True)
+        mean = masked_mean(frames, counted)
+        std = masked_var(frames - mean, counted).sqrt()
+        return (features.maximum(lowest) - mean) / std.clamp(min=self.min_std)
