@@ -2,16 +2,18 @@
 
 from typing import Annotated
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from asr.base.kernels.depthwise import depthwise
 from asr.base.settings.rule import KernelSize, whole
-from asr.components.encoder.convolution.gate import gated
+from asr.components.encoder.convolution.gated import GatedConvolution
 from asr.interfaces import ActivationMaker, NormMaker
 
+Dilation = Annotated[int, whole(1, 1_000)]
 
-class DilatedConvolution(nn.Module):
-    """A pointwise convolution, GLU, a dilated depthwise convolution, norm, activation, and a pointwise convolution.
+
+class DilatedConvolution(GatedConvolution):
+    """A `GatedConvolution` whose convolution over frames is depthwise and dilated.
 
     The kernel spans about `dilation` times as many frames as in a `DepthwiseConvolution` with equal kernel size.
 
@@ -22,29 +24,12 @@ class DilatedConvolution(nn.Module):
         dilation: distance between neighbouring frames that an output combines, in encoder frames.
     """
 
-    streaming = None
-
     def __init__(
-        self,
-        dim: int,
-        norm: NormMaker,
-        activation: ActivationMaker,
-        *,
-        kernel_size: KernelSize,
-        dilation: Annotated[int, whole(1, 1_000)],
+        self, dim: int, norm: NormMaker, activation: ActivationMaker, *, kernel_size: KernelSize, dilation: Dilation
     ) -> None:
-        super().__init__()
+        super().__init__(dim, norm, activation, kernel_size=kernel_size, bias=True)
         self.dilation = dilation
-        self.pointwise1 = nn.Linear(dim, 2 * dim)
-        self.stacked_matrices = {"pointwise1": 2}  # value and gate of the GLU
-        self.depthwise = nn.Conv1d(dim, dim, kernel_size, dilation=dilation, groups=dim)
-        self.norm = norm(dim)
-        self.activation = activation()
-        self.pointwise2 = nn.Linear(dim, dim)
 
-    def forward(self, x: Tensor, padding_mask: Tensor) -> Tensor:
-        """Map x (B, T, D) with padding_mask (B, T) to (B, T, D)."""
-        x = gated(self.pointwise1(x), padding_mask)
-        x = depthwise(x, self.depthwise.weight, self.depthwise.bias, self.dilation)
-        x = self.activation(self.norm(x, padding_mask))
-        return self.pointwise2(x)
+    def convolve(self, x: Tensor, num_before: int) -> Tensor:
+        """Map x (B, T, D) to (B, T, D)."""
+        return depthwise(x, self.depthwise.weight, self.depthwise.bias, self.dilation)
