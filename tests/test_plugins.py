@@ -29,6 +29,7 @@ from asr.perplexity import main as perplexity
 from asr.transcribe import main as transcribe
 from docs.pages.commands import OVERRIDES, parser_of
 from tests.conftest import ROOT, TINY, made_once, tone_corpus
+from tests.forked import run_module
 from tests.processes import metrics
 from tests.refusals import check_refusal, refused
 
@@ -178,6 +179,7 @@ def texts(lab: Path) -> Path:
     text = lab / "text.txt"
     text.write_text("abba cab\nface\nbad cab\n")
     chosen = [f"plugins=[{PLUGIN}]", "token_model=small", "recognizer=run", "run_dir=lm", "trainer.max_steps=2"]
+    chosen.append("callback=[count_steps]")
     ended = train(
         lab, *chosen, f"text.train=[{text}]", f"text.valid=[{text}]", "trainer.accelerator=cpu", module="asr.train_lm"
     )
@@ -196,6 +198,26 @@ def test_a_language_model_needs_its_plugin_too(importable: Path, texts: Path) ->
         write_language_model(importable / "never", [checkpoint], "")
     assert "mylab" not in sys.modules
     assert perplexity([recognizer, model, str(texts), "--plugin", PLUGIN]) == 0
+
+
+def test_a_callback_is_called_by_the_training_of_a_language_model_too(lab: Path, texts: Path) -> None:
+    assert (lab / "lm" / "steps.txt").read_text() == "2 of 2"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["asr.train"],
+        ["asr.train", "objective=best_rq", "features/normalize=global_cmvn"],
+        ["asr.train_lm", "recognizer=absent", "text.train=[absent]", "text.valid=[absent]"],
+    ],
+    ids=["recognition", "best_rq", "language_model"],
+)
+def test_a_callback_that_does_not_exist_is_refused_by_every_objective(arguments: list[str], tmp_path: Path) -> None:
+    ended = run_module(*arguments, "+callback.absent={}", f"run_dir={tmp_path / 'run'}", cwd=tmp_path)
+    assert ended.returncode == 1
+    check_refusal(ended.stderr.splitlines()[-1], "callback ... absent")
+    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize("command", [transcribe, evaluate], ids=["transcribe", "evaluate"])

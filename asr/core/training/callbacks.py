@@ -221,7 +221,7 @@ def speech_callbacks(
     callbacks += _weights_and_patience(trainer, prepared, task)
     if settings.debug.profile_batches is not None:
         callbacks.append(Profile(prepared.state.run_dir, settings.debug.profile_batches))
-    return callbacks + chosen_callbacks(settings.components)
+    return callbacks
 
 
 def text_callbacks(

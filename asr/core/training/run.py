@@ -12,6 +12,7 @@ import torch
 from asr.core import build
 from asr.core.run.names import FAULTS
 from asr.core.run.outcome import best_score
+from asr.core.training.callbacks import chosen_callbacks
 from asr.core.training.distributed import first_then_all
 from asr.core.training.fit import fit
 from asr.core.training.sharding import shard_in_fit
@@ -52,13 +53,15 @@ def run_training(
     Args:
         settings: settings of the run.
         make_data: makes the data module from the settings, the objective's data and the position in the data.
-        make_callbacks: makes the callbacks except checkpointing, from the trainer, what is prepared, task and data.
+        make_callbacks: makes the callbacks except checkpointing and those of plugins, from the trainer, what is
+            prepared, task and data.
         leave_report: writes the report of the run's folder, after the bundle is tested; None: there is none.
         find_batch_seconds: finds a number for `data.batch_seconds=auto`; None: this value is refused.
     """
     objective: Objective = build.build_objective(settings.components)
     trainer = make_trainer(settings)
     of_process = trainer.global_rank, trainer.world_size
+    chosen = chosen_callbacks(settings.components)  # refused before any data is read
     prepared = first_then_all(trainer, partial(objective.prepare, settings, *of_process, find_batch_seconds))
     settings, state = prepared.settings, prepared.state
     accumulate(trainer, settings.trainer.accumulate_grad_batches)
@@ -80,7 +83,7 @@ def run_training(
         faults=state.run_dir / FAULTS,
     )
     shard_in_fit(trainer, task, trainable.blocks, ["losses"])
-    others = make_callbacks(trainer, prepared, task, data)
+    others = make_callbacks(trainer, prepared, task, data) + chosen
     stop = equip(trainer, settings, state, run, data, task.measure, others)
     early_end = fit(trainer, task, data, state, stop, settings.trainer, run.total_steps)
     results: Mapping[str, Any] = {}
