@@ -10,9 +10,9 @@ from asr.core.cli.parser import CommandParser
 from asr.core.cli.table import lay_out
 
 if TYPE_CHECKING:
+    from asr.apps.language_models.text_perplexity import TextPerplexity
+    from asr.apps.language_models.text_set import Sentences
     from asr.base.language_model.kneser_ney import Array
-    from asr.core.data.text_set import Sentences
-    from asr.core.evaluation.text_perplexity import TextPerplexity
     from asr.interfaces import Tokenizer
 
 BATCH_TOKENS = 4000  # maximum number of tokens of a padded batch
@@ -21,11 +21,11 @@ BATCH_TOKENS = 4000  # maximum number of tokens of a padded batch
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print a line for each text and language model."""
     options = _read_options(arguments)
+    from asr.apps.language_models.text_perplexity import mixed_log_probs, perplexity_of
+    from asr.apps.language_models.text_set import read_sentences
     from asr.base.text.normalize import get_normalizer
     from asr.core.build import build_tokenizer
     from asr.core.checkpoint.load import read_model
-    from asr.core.data.text_set import read_sentences
-    from asr.core.evaluation.text_perplexity import mixed_log_probs, perplexity_of
     from asr.core.hub.download import path_of
 
     recognizer = read_model(path_of(options.model))
@@ -83,11 +83,11 @@ def _load(path: str, tokenizer: "Tokenizer") -> "Callable[[Sentences], Array]":
     """Load a language model; return a function that computes log p of each token of sentences and of their ends."""
     import torch
 
+    from asr.apps.language_models.text_perplexity import neural_log_probs, ngram_log_probs
     from asr.base.language_model.kenlm import NgramModel
     from asr.base.language_model.stored import is_token_model
     from asr.core.build import load_token_model
     from asr.core.data.batch_plan import BatchBounds
-    from asr.core.evaluation.text_perplexity import neural_log_probs, ngram_log_probs
 
     if is_token_model(Path(path)):
         model, bounds = load_token_model(path, tokenizer, "LM"), BatchBounds(BATCH_TOKENS, BATCH_TOKENS)

@@ -42,10 +42,10 @@ def plan(settings: "RunSettings") -> None:
     from asr.core.data.dataset import fetch
     from asr.core.data.index_cache import IndexCache
     from asr.core.data.position import start_of_epoch
+    from asr.core.objective.recognition import training_counts
     from asr.core.run.folder import fitted_front_end
     from asr.core.run.initialization import start_of
     from asr.core.run.learning_rate import planned_rates
-    from asr.core.run.preparation import training_counts
 
     configure(settings.data.storage)
     prepare_if_absent(settings.corpus)

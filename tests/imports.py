@@ -8,7 +8,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 FLOORS = ["base", "components", "core", "apps"]
 # Commands of core: they work without the folder asr/apps, although some do more where an app is there.
-COMMANDS_OF_CORE = {"align", "average", "evaluate", "merge", "model", "train", "train_lm", "transcribe"}
+COMMANDS_OF_CORE = {"align", "average", "evaluate", "merge", "model", "train", "transcribe"}
 
 
 @cache

@@ -30,14 +30,10 @@ def _train(
     write_output_to(output)
     from asr.core.training.hydra_command import run_job
     from asr.train import train
-    from asr.train_lm import read_config, train_lm
 
     if before is not None:
         before()
-    if "token_model" in config:
-        run_job(train_lm, config, read=read_config)
-    else:
-        run_job(train, config)
+    run_job(train, config)
 
 
 def start(

@@ -14,16 +14,16 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
+from asr.apps.pretrain.objective.best_rq import MaskedPrediction, PretrainedEncoder, RandomQuantizer
 from asr.average import main as average
 from asr.core import build
 from asr.core.checkpoint.load import load_recognizer
 from asr.core.data.batch import Batch, Example, collate
 from asr.core.data.manifest import Utterance
-from asr.core.objective.best_rq import MaskedPrediction, PretrainedEncoder, RandomQuantizer
 from asr.core.run.events import read_history
 from asr.core.run.names import EVENTS
 from asr.core.run.settings import without_unused
-from asr.core.training.hydra_command import read_experiment
+from asr.core.training.hydra_command import compose_settings, read_experiment
 from asr.errors import InputError
 from asr.training_report import main as write_report
 from recipes.librispeech.prepare import main as prepare
@@ -261,9 +261,12 @@ def test_an_encoder_has_no_adapter(pretrained: Path, tones: Path, tmp_path: Path
     assert mentions(log.read_text().splitlines()[-1], f"adapter ... {pretrained}")
 
 
-def test_an_objective_on_texts_is_refused_by_asr_train() -> None:
-    with refused(InputError, "objective; got language_model", cure="asr.train_lm"):
-        without_unused(resolved("objective=language_model"), [])
+def test_an_objective_is_refused_by_the_command_of_others() -> None:
+    with refused(InputError, "objective ... asr.train; got language_model", cure="asr.train_lm"):
+        compose_settings(["objective=language_model"])
+    for name in ("recognition", "best_rq"):
+        with refused(InputError, f"objective ... asr.train_lm; got {name}", cure="asr.train"):
+            compose_settings([f"objective={name}", "recognizer=absent"], "train_lm")
 
 
 def trained_in_encoder(weights: dict[str, Tensor]) -> list[str]:

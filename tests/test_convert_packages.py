@@ -264,8 +264,8 @@ def test_the_zoo_is_a_package_that_needs_no_option() -> None:
         plugins.use(["asr.apps.zoo"], "--plugin")
 
 
-def test_a_parakeet_needs_no_zoo(theirs: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(plugins, "ZOO", plugins.Home("asr.apps.zoo", tmp_path / "absent", tmp_path / "absent" / "conf"))
+def test_a_parakeet_needs_no_zoo(theirs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plugins, "APPS", [])
     assert readers() == writers() == []
     (theirs / "config.json").write_text(json.dumps({"model_type": "lasr_ctc"}))
     with refused(InputError, "model_type ... parakeet_ctc; got lasr_ctc"):

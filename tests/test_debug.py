@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from asr.core.evaluation.word_errors import ErrorCounts
-from asr.core.run.outcome import check_learnt
+from asr.core.objective.outcome import check_learnt
 from asr.errors import InputError
 from asr.plan import plan
 from asr.train import train

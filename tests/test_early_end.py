@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from asr.core.data.manifest import read_manifest, write_manifest
-from asr.core.objective.parts import WER
 from asr.core.training.callbacks import Patience
+from asr.core.training.objective import WER
 from tests.conftest import TINY, resolved, tone_corpus
 from tests.processes import finish, metrics, start
 

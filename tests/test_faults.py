@@ -563,14 +563,14 @@ def test_a_file_deleted_before_a_run_resumes_is_skipped_as_in_an_undisturbed_run
 
 
 def test_a_damaged_checkpoint_is_excluded_from_the_bundle(whole: Path, tmp_path: Path) -> None:
-    from asr.core.run.outcome import make_bundle
+    from asr.core.objective.outcome import make_bundle
 
     run_dir = tmp_path / "run"
     shutil.copytree(whole, run_dir)
     chosen, *others = kept_checkpoints(run_dir / "checkpoints")
     settings = settings_with(*RUN, f"run_dir={run_dir}", "checkpoint.select=average_last", "corpus.name=tones")
     flip_a_bit(chosen.path)
-    card = (make_bundle(run_dir, settings, None) / "README.md").read_text()
+    card = (make_bundle(settings, None) / "README.md").read_text()
     assert chosen.path.stem not in card
     assert any(other.path.stem in card for other in others)
 
@@ -675,7 +675,7 @@ def test_a_process_whose_parent_has_already_ended_also_ends(tones: Path, tmp_pat
 
 
 @pytest.mark.parametrize("replaced", [False, True])
-def test_the_error_of_a_worker_that_dies_is_recognised_wherever_it_arises(replaced: bool, tmp_path: Path) -> None:
+def test_the_error_of_a_worker_that_dies_is_recognised_wherever_it_arises(replaced: bool) -> None:
     """torch raises it in a signal handler: also inside of inspect.getfullargspec, which replaces it by a TypeError."""
 
     def fit_trainer(*_: object, **__: object) -> None:
@@ -687,6 +687,7 @@ def test_the_error_of_a_worker_that_dies_is_recognised_wherever_it_arises(replac
             raise
 
     trainer = SimpleNamespace(fit=fit_trainer, interrupted=False, world_size=1)
-    state, stop = SimpleNamespace(resume=None, run_dir=tmp_path), SimpleNamespace(at_once=False)
+    run = SimpleNamespace(resume=None, settings=SimpleNamespace(trainer=None))
+    task, stop = SimpleNamespace(total_steps=1), SimpleNamespace(at_once=False)
     with refused(InputError, "processes ... audio ... pid 7", cure="data.num_workers"):
-        fit(cast(Any, trainer), cast(Any, None), cast(Any, None), cast(Any, state), cast(Any, stop), cast(Any, None), 1)
+        fit(cast(Any, trainer), cast(Any, task), cast(Any, None), cast(Any, run), cast(Any, stop))

@@ -14,9 +14,9 @@ from asr.core.checkpoint.load import load_recognizer
 from asr.core.checkpoint.saved import kept_checkpoints
 from asr.core.data.manifest import read_manifest
 from asr.core.recognition.transcript import Transcript
+from asr.core.training.hydra_command import read_experiment
 from asr.core.training.task import TrainingTask
 from asr.errors import InputError
-from asr.train_lm import read_config
 from tests.conftest import SMALLEST_ENCODERS, TINY, overridden, resolved, settings_with, tone_corpus
 from tests.processes import bundle, examples, finish, kill, metrics, resumptions, start, steps_logged, wait_for
 from tests.refusals import refused
@@ -258,4 +258,4 @@ def test_training_a_language_model_with_fsdp_in_half_precision_is_refused() -> N
         "text.valid=[a]",
     ]
     with refused(InputError, "trainer.precision ... 32-true"):
-        read_config(resolved(*overrides, root="train_lm"))
+        read_experiment(resolved(*overrides, root="train_lm"), [])

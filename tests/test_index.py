@@ -23,12 +23,12 @@ from asr.components.tokenizer.char import Char
 from asr.core.data import index as index_module
 from asr.core.data import index_cache, token_counts
 from asr.core.data.dataset import Reference
+from asr.core.data.fingerprint import fingerprint, stored_fingerprint
 from asr.core.data.index import open_index, record_batches
 from asr.core.data.index_cache import IndexCache
 from asr.core.data.manifest import Utterance, known, read_manifest
 from asr.core.data.token_counts import count_tokens, stored_counts
 from asr.core.data.utterances import Part, Utterances, with_known_ids
-from asr.core.run.preparation import fingerprint, stored_fingerprint
 from asr.errors import InputError
 from tests.refusals import mentions, refused
 from tests.tones import sentences

@@ -9,11 +9,11 @@ import pytest
 
 from asr import shards
 from asr.core.data import index as index_module
+from asr.core.data.fingerprint import fingerprint, stored_fingerprint
 from asr.core.data.index import record_batches
 from asr.core.data.index_cache import IndexCache
 from asr.core.data.manifest import Utterance, read_manifest, write_manifest
 from asr.core.data.utterances import Utterances
-from asr.core.run.preparation import fingerprint, stored_fingerprint
 from asr.errors import InputError
 from tests.conftest import resolved
 from tests.refusals import refused

@@ -15,9 +15,9 @@ from asr.core.checkpoint.saved import SavedCheckpoint
 from asr.core.data.manifest import Utterance
 from asr.core.data.token_counts import frequency_loss
 from asr.core.data.utterances import Utterances
+from asr.core.objective.outcome import warn_of_chance
 from asr.core.run import learning_rate
 from asr.core.run.learning_rate import PlannedRates, planned_rates
-from asr.core.run.outcome import warn_of_chance
 from asr.core.training.callbacks import StuckAtFrequencies
 from tests.conftest import SHARED, needs_shared, resolved
 from tests.refusals import mentions

@@ -14,13 +14,14 @@ from asr.apps.doctor import learning_rates
 from asr.apps.doctor.forecast import forecast, fresh_model
 from asr.apps.doctor.learning_rates import range_test
 from asr.apps.doctor.memory import FROZEN_ENCODER, FULL, LORA
+from asr.apps.language_models.objective.language_model import LanguageModel
+from asr.apps.pretrain.without_texts import WithoutTexts
 from asr.base.settings.conf import default_settings
 from asr.components.optimizer.adamw import AdamW
 from asr.components.optimizer.muon import COEFFICIENTS, RMS, STEPS, Muon, newton_schulz, orthogonalised
 from asr.core import build
 from asr.core.data.corpus import read_corpus
 from asr.core.data.index_cache import IndexCache
-from asr.core.objective.untranscribed import WithoutTexts
 from asr.core.recognition.depths import places
 from asr.core.recognition.model import Model
 from asr.core.training.task import TrainingTask
@@ -291,7 +292,7 @@ def test_without_blocks_another_optimizer_must_be_chosen() -> None:
     """A language model, and pre-training of a recurrent encoder."""
     config = resolved("encoder=lstm", "optimizer=muon")
     with refused(InputError, "optimizer=muon", cure="optimizer=adamw"):
-        build.check_token_model(config | {"token_model": default_settings("token_model", "lstm")})
+        LanguageModel().check(config | {"token_model": default_settings("token_model", "lstm")})
     with refused(InputError, "optimizer=muon", cure="optimizer=adamw"):
         WithoutTexts().check(config)
 

@@ -18,6 +18,9 @@ from torch import nn
 
 from asr import ngram, training_report
 from asr import perplexity as asr_perplexity
+from asr.apps.language_models.text_data import TextData
+from asr.apps.language_models.text_perplexity import measure, text_perplexity
+from asr.apps.language_models.text_set import Sentences, TextSet, TextSettings, read_sentences
 from asr.base.language_model.kenlm import NgramModel
 from asr.base.text.normalize import get_normalizer
 from asr.core import build
@@ -26,15 +29,13 @@ from asr.core.checkpoint.bundle import read_bundle
 from asr.core.checkpoint.saved import checkpoint_name, kept_checkpoints
 from asr.core.data.manifest import Utterance, write_manifest
 from asr.core.data.position import Position, Share, start_of_epoch
-from asr.core.data.text_set import Sentences, TextSet, TextSettings, read_sentences
 from asr.core.data.training_set import RunBounds
 from asr.core.evaluation.perplexity import perplexity
-from asr.core.evaluation.text_perplexity import measure, text_perplexity
 from asr.core.run.events import read_history
 from asr.core.run.names import EVENTS
+from asr.core.training.hydra_command import read_experiment
 from asr.errors import InputError
 from asr.interfaces import BOUNDARY_ID
-from asr.train_lm import read_config
 from tests.conftest import ROOT, resolved
 from tests.processes import bundle, finish, kill, metrics, resumptions, start, steps_logged, wait_for
 from tests.refusals import mentions, refused
@@ -157,8 +158,8 @@ def test_the_rest_of_an_epoch_is_planned_for_another_number_of_processes(text_se
     done = {item.row for step in range(3) for rank in (0, 1) for item in first.items(step, rank)}
     rest = text_set.epoch(Position(2, (Share(2, 3), Share(3, 0))))
     assert sorted([*done, *rest.plan.order.tolist()]) == list(range(len(text_set)))
-    steps = text_set.total_steps(Position(2, (Share(2, 3), Share(3, 0))), 10, RunBounds(3, -1, 1))
-    assert steps == 10 + len(rest)
+    data = TextData(text_set, text_set.sentences, settings().bounds, Position(2, (Share(2, 3), Share(3, 0))))
+    assert data.total_steps(10, RunBounds(3, -1, 1)) == 10 + len(rest)
 
 
 def test_a_sentence_that_fits_no_batch_is_dropped_and_counted(tmp_path: Path) -> None:
@@ -308,7 +309,7 @@ def trained(texts: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_two_processes_average_the_first_loss_over_the_tokens_of_all_batches(trained: Path, texts: list[str]) -> None:
     """The expected loss is the sum over ranks and accumulated batches, divided by the number of tokens."""
-    settings = read_config(yaml.safe_load((trained / "config.yaml").read_text()))
+    settings = read_experiment(yaml.safe_load((trained / "config.yaml").read_text()), [])
     train = read_sentences(map(Path, settings.text.train), get_normalizer("as_written"), tokenizer(), "text.train")
     plan = TextSet(train, settings.text, settings.seed).epoch(start_of_epoch(0, 2))
     torch.manual_seed(settings.seed)
@@ -394,7 +395,7 @@ def test_a_run_with_another_text_or_other_settings_is_not_resumed(
 def test_an_invalid_setting_is_named(override: str, message: str) -> None:
     given = ["text.train=[a]", "text.valid=[a]", f"recognizer={RECOGNIZER}", override]
     with refused(InputError, message):
-        read_config(resolved(*given, root="train_lm"))
+        read_experiment(resolved(*given, root="train_lm"), [])
 
 
 def test_perplexity_is_computed_in_the_same_way_for_neural_and_n_gram_models(

@@ -12,9 +12,9 @@ from asr.components.decode import greedy_paths, greedy_steps
 from asr.components.decode.greedy_steps import PASSES_PER_WAIT
 from asr.core.checkpoint.saved import kept_checkpoints
 from asr.core.data.batch import Batch
-from asr.core.objective.parts import Losses
 from asr.core.recognition.inference import have_nan
 from asr.core.training import task
+from asr.core.training.objective import Losses
 from asr.core.training.task import TrainingTask
 from asr.errors import InputError
 from asr.interfaces import Encoded

@@ -23,7 +23,9 @@ EXPERIMENTS = {"asr.train": "train", "asr.plan": "train", "asr.doctor": "train",
 POOLED = ["asr.train", "encoder=pooled", "head=ctc", "run_dir=runs/pooled"]
 SCALED = ["asr.train", "plugins=[mylab.speech]", "head=scaled_ctc", "run_dir=runs/scaled"]
 FILLED = ["asr.train", "plugins=[mylab.speech]", "objective=reconstruction", "run_dir=runs/filled"]
-IN_GUIDE = (POOLED, SCALED, FILLED)
+PENALISED = [*SCALED[:2], "objective=confidence_penalty", "head=ctc", "run_dir=runs/penalised"]
+OBJECTIVES = (PENALISED, FILLED)
+IN_GUIDE = (POOLED, SCALED, *OBJECTIVES)
 # Further overrides in the guide, for the second command.
 ADDED = [
     *("encoder=pooled", "augment=[speed_perturb,hum]", "decode=confident"),
@@ -99,8 +101,9 @@ def test_a_component_in_the_guide_trains_and_transcribes(
     training = [*training, *added, *tone_corpus(tones), "trainer.max_steps=3", "trainer.accelerator=cpu"]
     checks = [["asr.check", package] for package in options[1:]]
     if options:
-        assert FILLED in commands(GUIDE)
-        checks.append([*FILLED, *training[len(SCALED) + len(added) :]])
+        for objective in OBJECTIVES:
+            assert objective in commands(GUIDE)
+            checks.append([*objective, *training[len(SCALED) + len(added) :]])
     for command in (*checks, training, ["asr.transcribe", run, str(tones / "test.jsonl"), *options]):
         ended = subprocess.run(
             [sys.executable, "-m", *command], cwd=tmp_path, capture_output=True, text=True, check=False

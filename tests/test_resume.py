@@ -415,10 +415,11 @@ def die_in(where: str) -> None:
         pytest.param(
             "asr.core.objective.word_validation.count_errors", marks=pytest.mark.slow
         ),  # killed in the first validation
-        pytest.param("asr.core.run.outcome.make_bundle", marks=pytest.mark.slow),
+        pytest.param("asr.core.objective.outcome.make_bundle", marks=pytest.mark.slow),
         "asr.core.checkpoint.bundle._swap",  # the bundle is complete beside its final path
-        pytest.param("asr.core.run.outcome.test_bundle", marks=pytest.mark.slow),
-        pytest.param("asr.core.run.outcome.write_whole_text", marks=pytest.mark.slow),  # results.json is being written
+        pytest.param("asr.core.objective.outcome.test_bundle", marks=pytest.mark.slow),
+        # results.json is being written
+        pytest.param("asr.core.objective.outcome.write_whole_text", marks=pytest.mark.slow),
     ],
 )
 def test_a_run_killed_in_any_phase_gives_bit_identical_results(where: str, tones: Path, tmp_path: Path) -> None:

@@ -27,13 +27,13 @@ from asr.core.build import build_augmentation, build_features
 from asr.core.checkpoint.load import model_config
 from asr.core.data.batch import Example, Rejected
 from asr.core.data.dataset import Augmentation, Item, Reference, SpeechDataset
+from asr.core.data.fingerprint import fingerprint
 from asr.core.data.manifest import Utterance
 from asr.core.data.position import start_of_epoch
 from asr.core.data.recordings import RecordingList
 from asr.core.data.seeds import seeded
 from asr.core.data.settings import DataSettings
 from asr.core.data.training_set import TrainingSet
-from asr.core.run.preparation import fingerprint
 from asr.core.run.resume import changes, run_settings
 from asr.errors import InputError
 from tests.conftest import CONF, TINY, resolved, settings_with, tone_corpus

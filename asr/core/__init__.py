@@ -12,11 +12,11 @@ training nor recognition. docs/guide/design.md walks through it; a folder import
     evaluation/   word errors, their kinds, confidence intervals, and significance tests of two models
     checkpoint/   asr's own file format of a recogniser, the bundle; checkpoints of a run
     hub/          models by a path or an address: download, and names of other toolkits' files
-    run/          a run folder and its settings, the initial weights of a run, resuming, the end of a run
-    objective/    what is trained, with its losses and validation: a recogniser, a language model, an encoder without
-                  texts. Components too: asr/core/objective/<name>.py
+    run/          a run: its folder and its settings, its initial weights, resuming, its bundle
     cli/          code that commands share
     training/     Lightning: the training step (`task.py`), whose gradients `gradients.py` divides by the units of all
                   ranks; data loaders, checkpoints, callbacks (moving average, early stopping), multiple processes;
-                  Hydra's command line
+                  Hydra's command line; the interface of what is trained (`objective.py`)
+    objective/    a recogniser as what is trained: losses, validation, tests of its bundle. Other objectives are in apps
+                  and plugins, <package>/objective/<name>.py; speech.py has what those on speech share
 """

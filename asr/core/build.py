@@ -17,7 +17,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from asr.base.language_model.stored import is_token_model, read_token_model, token_model_file
 from asr.base.language_model.token_histories import TokenHistories
-from asr.base.settings.plugins import ZOO, any_named, homes, plugin_of
+from asr.base.settings.plugins import any_named, homes, plugin_of
 from asr.base.settings.rule import Rule, one_of
 from asr.base.text.normalize import get_normalizer
 from asr.core.data.dataset import Augmentation
@@ -229,7 +229,7 @@ def several(config: Config, key: str, group: str = "") -> dict[str, "partial[Any
 
 
 def build_objective(config: Config) -> Any:
-    """Make the objective of a training (`asr.core.objective.parts.Objective`)."""
+    """Make the objective of a training (`asr.core.training.objective.Objective`)."""
     return component("objective", config["objective"])()
 
 
@@ -339,20 +339,20 @@ def check_components(config: Config) -> None:
         raise InputError(f"{must}; {given}. Lower encoder.dim or encoder.num_layers.")
     build_augmentation(config, features.sample_rate)
     build_metrics(config)
+    check_training(config, model, model.depths)
+
+
+def check_training(config: Config, model: nn.Module, depths: Mapping[str, int]) -> None:
+    """Check the components with which every objective trains: callbacks, schedule and optimizer.
+
+    Args:
+        config: sections of the components.
+        model: the model, without memory for its weights.
+        depths: depths of weights by name.
+    """
     several(config, "callback")
     build_schedule(config)
-    check_optimizer(config, model, model.depths)
-
-
-def check_token_model(config: Config) -> None:
-    """Check the settings of a language model's training before it begins.
-
-    The model is built without memory for its weights.
-    """
-    with torch.device("meta"):
-        model: Any = build_token_model(config["token_model"], 1)
-    build_schedule(config)
-    check_optimizer(config, model, {})
+    check_optimizer(config, model, depths)
 
 
 def component(group: str, config: Config, where: str = "") -> partial[Any]:
@@ -436,7 +436,7 @@ def find_class(group: str, name: object) -> Callable[..., Any]:
         files = (file for home in packages for file in (home.folder / group).glob("[a-z]*.py"))
         names = ", ".join(sorted(file.stem for file in files)) or "none"
         ours = f"{packages[0].package}.{dotted}".replace(".", "/")
-        others = [home for home in packages[1:] if home is not ZOO or (home.folder / group).is_dir()]
+        others = [home for home in packages[1:] if not home.is_ours or (home.folder / group).is_dir()]
         where = " or ".join([ours, *(f"{home.package}.{dotted}" for home in others)])
         raise InputError(f"{dotted}.name must be a file in {where} ({names}); got {shown(name)}.")
     if len(places) > 1:

@@ -32,11 +32,11 @@ from asr.base.settings.conf import default_settings
 from asr.core.build import build_adapter, build_features, build_model, build_optimizer, build_tokenizer, optimizer_bytes
 from asr.core.cli.command import run_command
 from asr.core.data.batch import Batch
-from asr.core.objective.parts import Losses
 from asr.core.recognition.model import Model
 from asr.core.training.gradient_checkpointing import recompute_blocks
 from asr.core.training.gradients import divide_and_clip
 from asr.core.training.lightning_internals import moving_average
+from asr.core.training.objective import Losses
 from asr.core.training.step_sums import StepBatches, StepRecord, StepSums, wait_for
 from asr.errors import InputError
 from benchmarks import null_gpu, results

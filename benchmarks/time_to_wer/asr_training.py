@@ -5,14 +5,12 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-import lightning.pytorch as pl
-
 from asr.core.checkpoint.load import load_recognizer
 from asr.core.data.dataset import load_utterance
 from asr.core.data.manifest import Utterance
 from asr.core.recognition.recognizer import Recognizer
 from asr.core.run.settings import RunSettings
-from asr.core.training import callbacks
+from asr.core.training import run
 from asr.train import train
 from benchmarks.time_to_wer.lightning_watch import Watched
 from benchmarks.time_to_wer.watch import Transcribe, Watch
@@ -20,13 +18,13 @@ from benchmarks.time_to_wer.watch import Transcribe, Watch
 
 def fit(settings: RunSettings, watch: Watch) -> tuple[int, Transcribe]:
     """Train; return the number of parameters, and the transcription by the bundle."""
-    speech_callbacks = callbacks.speech_callbacks
+    fit = run.fit
 
-    def watched(trainer: pl.Trainer, prepared: Any, task: Any, data: Any) -> list[pl.Callback]:
-        others = speech_callbacks(trainer, prepared, task, data)
-        return [*others, Watched(task.total_steps, transcriber(task.trainable.recognizer), watch)]
+    def watched(trainer: Any, task: Any, *others: Any) -> str | None:
+        trainer.callbacks.append(Watched(task.total_steps, transcriber(task.trainable.recognizer), watch))
+        return fit(trainer, task, *others)
 
-    with patch.object(callbacks, "speech_callbacks", watched):
+    with patch.object(run, "fit", watched):
         train(settings)
     recognizer = load_recognizer(Path(settings.run_dir))
     return sum(weight.numel() for weight in recognizer.model.parameters()), transcriber(recognizer)

@@ -12,13 +12,13 @@ from typing import Any
 
 import yaml
 
+from asr.apps.language_models.objective.language_model import LanguageModelSettings
 from asr.base.settings.conf import CONF, default_settings, files, names
 from asr.base.settings.plugins import OURS, homes
 from asr.base.settings.read import Entry, Kind, entries
 from asr.base.settings.rule import MAX_NUMBER, one_of
 from asr.base.text.normalize import NORMALIZERS
 from asr.core import build
-from asr.core.objective.language_model import LanguageModelSettings
 from asr.core.run.settings import RunSettings
 from docs.pages.markdown import table
 

@@ -22,7 +22,7 @@ from asr.apps.check.settings import (
     without_files,
 )
 from asr.base.settings.conf import default_settings
-from asr.base.settings.plugins import OURS, ZOO, Home
+from asr.base.settings.plugins import Home
 from asr.core.build import component
 from asr.core.evaluation.text_metrics import numbers_of
 from asr.core.recognition.model import Model
@@ -58,7 +58,7 @@ def examine(home: Home) -> Iterator[Result]:
         yield result
         if not result.problem:
             settings = settings_of(file)
-            small = overridden(settings, SMALL) if home in (OURS, ZOO) else settings
+            small = overridden(settings, SMALL) if home.is_ours else settings
             yield from (_result(home, file, name, check) for name, check in checks_of(file, small).items())
     for path in in_no_group(home):
         yield Result(f"conf/{path}", "settings", f"the folder must be a group of components: {', '.join(GROUPS)}.")

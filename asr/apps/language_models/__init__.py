@@ -1,6 +1,6 @@
-"""N-gram models with further words or mixed from several texts, and the tuning of a decoder's weights on dev sets.
+"""Training of neural language models, their perplexity, larger or mixed n-gram models, tuning of a decoder's weights.
 
-It may import base, components, core and apps/web, but no other app. asr.ngram and asr.tune need it, and
-`asr.perplexity --interpolate`. Without it decoders still read language models, whose estimation and queries are in
-asr/base/language_model, and use the weights that the user gives.
+It may import base, components, core and apps/web, but no other app. Its objective and conf/ are found like those of
+core. asr.train_lm, asr.perplexity, asr.ngram and asr.tune need it. Without it decoders still read language models,
+whose estimation and queries are in asr/base/language_model, and use the weights that the user gives.
 """

@@ -1,4 +1,4 @@
-"""Default settings, read from the files in conf/ of asr, of its zoo and of the plugins."""
+"""Default settings, read from the files in conf/ of asr, of its apps and of the plugins."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,13 +11,23 @@ from asr.errors import InputError, reason_of, shown
 CONF = OURS.conf
 
 
-def run_defaults() -> dict[str, Any]:
-    """Read the defaults of settings that belong to no component from conf/train.yaml and conf/trainer/default.yaml."""
+def run_defaults(root: str = "train") -> dict[str, Any]:
+    """Read the defaults of settings that belong to no component from conf/<root>.yaml and conf/trainer/default.yaml."""
     import yaml
 
-    settings: dict[str, Any] = yaml.safe_load((CONF / "train.yaml").read_text(encoding="utf-8"))
+    settings: dict[str, Any] = yaml.safe_load((CONF / f"{root}.yaml").read_text(encoding="utf-8"))
     trainer: dict[str, Any] = yaml.safe_load((CONF / "trainer" / "default.yaml").read_text(encoding="utf-8"))
-    return {key: value for key, value in settings.items() if key not in ("defaults", "hydra")} | {"trainer": trainer}
+    del settings["defaults"], settings["hydra"]
+    return settings | {"trainer": trainer | settings.get("trainer", {})}
+
+
+def default_choice(root: str, group: str) -> str:
+    """Return the name of the file of a group that conf/<root>.yaml chooses."""
+    import yaml
+
+    chosen = yaml.safe_load((CONF / f"{root}.yaml").read_text(encoding="utf-8"))["defaults"]
+    name: str = next(entry[group] for entry in chosen if isinstance(entry, dict) and group in entry)
+    return name
 
 
 def names(group: str) -> list[str]:
@@ -26,7 +36,7 @@ def names(group: str) -> list[str]:
 
 
 def files(group: str) -> list[Path]:
-    """List the files of conf/<group> of asr, of its zoo and of the plugins."""
+    """List the files of conf/<group> of asr, of its apps and of the plugins."""
     return [path for home in homes() for path in sorted((home.conf / group).glob("*.yaml"))]
 
 

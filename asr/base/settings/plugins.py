@@ -1,7 +1,7 @@
-"""The packages in which components and their YAML files are found: asr, its zoo, and the plugins that a command names.
+"""The packages in which components and their YAML files are found: asr, its apps, and the plugins that a command names.
 
-The zoo, `asr/apps/zoo`, has the form of a plugin, but needs no option: it is used where its folder is there. A plugin
-is imported only because the command names it, never because a bundle or a checkpoint does: a bundle may come from an
+Some folders of `asr/apps` have the form of a plugin, but need no option: each is used where it is there. A plugin is
+imported only because the command names it, never because a bundle or a checkpoint does: a bundle may come from an
 untrusted source, and importing a package runs its code.
 """
 
@@ -46,18 +46,31 @@ class Home:
         """Return the package that contains a group, such as encoder or encoder/norm."""
         return self.elsewhere.get(group.partition("/")[0], self)
 
+    @property
+    def is_ours(self) -> bool:
+        """Whether the package belongs to asr."""
+        return self.package.partition(".")[0] == "asr"
+
 
 _HERE = Path(__file__).parents[2]
 _CONF = _HERE / "conf" if (_HERE / "conf").is_dir() else _HERE.parent / "conf"  # in a wheel: inside
 OURS = Home("asr.components", _HERE / "components", _CONF, {"objective": Home("asr.core", _HERE / "core", _CONF)})
-ZOO = Home("asr.apps.zoo", _HERE / "apps" / "zoo", _HERE / "apps" / "zoo" / "conf")
+
+
+def _app(name: str) -> Home:
+    folder = _HERE / "apps" / name
+    return Home(f"asr.apps.{name}", folder, folder / "conf")
+
+
+ZOO = _app("zoo")
+APPS = [_app("language_models"), _app("pretrain"), ZOO]
 
 _named: dict[str, Home] = {}  # the plugins that the command has named, by package
 
 
 def homes() -> list[Home]:
-    """Return asr, its zoo if the folder is there, and the plugins named so far."""
-    return [OURS, *([ZOO] if ZOO.folder.is_dir() else []), *_named.values()]
+    """Return asr, those of its apps whose folders are there, and the plugins named so far."""
+    return [OURS, *(app for app in APPS if app.folder.is_dir()), *_named.values()]
 
 
 def use(packages: Iterable[str], option: str = "plugins") -> None:

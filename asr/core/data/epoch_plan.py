@@ -176,7 +176,8 @@ class Epochs:
 
     def __init__(self, plan: Callable[[Position], EpochPlan], number: int, begin: Position) -> None:
         self.begin = begin
-        self._make_plan, self._number = plan, number
+        self.number = number
+        self._make_plan = plan
         self._planned: tuple[Position, EpochPlan] | None = None  # the last plan, which several callers request
 
     def first_position(self, epoch: int, world_size: int) -> Position:
@@ -216,5 +217,5 @@ class Epochs:
         if batches == 0:
             return float(epoch)
         plan = self.plan(self.first_position(epoch, world_size))
-        share = len(plan.plan.order) / self._number  # fraction of the epoch in its current part
+        share = len(plan.plan.order) / self.number  # fraction of the epoch in its current part
         return epoch + 1 - share * (1 - batches / len(plan))

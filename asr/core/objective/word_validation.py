@@ -3,7 +3,6 @@
 import logging
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,9 +12,9 @@ from asr.core.data.batch import Batch, Rejected
 from asr.core.evaluation.manifest_sums import ManifestSums
 from asr.core.evaluation.text_metrics import numbers_of
 from asr.core.evaluation.word_errors import ErrorCounts, count_errors, total
-from asr.core.objective.parts import WER, Processes
 from asr.core.recognition.recognizer import Recognizer
 from asr.core.run.validation_samples import SamplesFile, ValidationSample
+from asr.core.training.objective import WER, Processes, described
 from asr.errors import InputError
 from asr.interfaces import BLANK_ID, Metric
 from asr.lengths import padding_mask
@@ -134,8 +133,3 @@ class RecognitionValidation:
         if problem:
             processes.fail_together(problem)
         return values
-
-
-def described(rejected: Sequence[Any]) -> list[tuple[str, str]]:
-    """Return reason and id of rejected utterances."""
-    return [(example.reason, example.utterance.id) for example in rejected]

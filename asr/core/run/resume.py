@@ -7,21 +7,21 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from asr.base.settings.conf import run_defaults
+from asr.base.settings.conf import default_choice, run_defaults
 from asr.core.checkpoint.formats import KEY as FORMAT_KEY
 from asr.core.checkpoint.formats import of_today
 from asr.core.checkpoint.load import CHECKPOINT_KEY, read_checkpoint
 from asr.core.checkpoint.saved import newest_intact
 from asr.core.data.position import Position, start_of_epoch
-from asr.core.run.settings import sections_of
+from asr.core.run.settings import command_of, sections_of
 from asr.errors import InputError, shown
 
 logger = logging.getLogger(__name__)
 
 MAX_NAMED = 3  # changed settings in a message
-RUN_KEY = "run"  # key under which a checkpoint contains the dict from `Run.at`
-# Settings that do not change results, except perhaps their rounding. For manifests, resume compares contents, not
-# paths.
+RUN_KEY = "run"  # key under which a checkpoint contains the dict from `Record.at`
+# Settings of any objective that do not change results, except perhaps their rounding. For manifests and texts, resume
+# compares contents, not paths.
 FREE = (
     "run_dir",
     "resume",
@@ -33,6 +33,10 @@ FREE = (
     "metric",
     "plugins",  # their components are compared
     "corpus",
+    "recognizer",
+    "text.train",
+    "text.valid",
+    "text.test",
     "init.share",
     "init.from",  # resume compares the initial model's weights; the config contains that model's components
     "data.num_workers",
@@ -55,7 +59,7 @@ ALLOWED = ("world_size", "trainer", "schedule", "early_stopping", "callback", "n
 
 
 @dataclass(frozen=True)
-class Run:
+class RunRecord:
     """The record of a run in each of its checkpoints.
 
     Args:
@@ -88,7 +92,7 @@ class Resume:
     path: Path
     step: int
     position: Position
-    run: Run
+    run: RunRecord
     damaged: dict[Path, str]
 
 
@@ -106,7 +110,7 @@ def find_resume(checkpoints: Path) -> Resume | None:
     format_number = content.get(CHECKPOINT_KEY, {}).get("config", {}).get(FORMAT_KEY, 0)
     settings = of_today({**run.pop("settings"), FORMAT_KEY: format_number}, checkpoint.path)
     return Resume(
-        checkpoint.path, checkpoint.step, _in_plans_of_today(position, settings), Run(settings, **run), damaged
+        checkpoint.path, checkpoint.step, _in_plans_of_today(position, settings), RunRecord(settings, **run), damaged
     )
 
 
@@ -141,22 +145,17 @@ def changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, str]:
     An older version of asr may have started the run. A setting that the older version lacks is taken to have its
     default value; a setting that this version lacks is ignored. This does not apply to components.
     """
-    return changes_but_for(FREE, _in_the_settings_of_today(old), new)
-
-
-def changes_but_for(free: Sequence[str], old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, str]:
-    """Map each changed setting to `key: old -> new`, except those in `free` and paths of files compared by content."""
     by_content = (*old["manifests"], *new["manifests"])  # settings whose files are compared instead of their paths
-    changed = differences(old, new)
-    return {key: change for key, change in changed.items() if not _under(key, (*free, *by_content))}
+    changed = differences(_in_the_settings_of_today(old, command_of(new)), new)
+    return {key: change for key, change in changed.items() if not _under(key, (*FREE, *by_content))}
 
 
-def _in_the_settings_of_today(settings: Mapping[str, Any]) -> dict[str, Any]:
-    older = {"objective": {"name": "recognition"}}  # sections that runs of earlier versions lack
+def _in_the_settings_of_today(settings: Mapping[str, Any], command: str) -> dict[str, Any]:
+    older = {"objective": {"name": default_choice(command, "objective")}}  # sections that older runs lack
     components = [name for names in sections_of({**older, **settings}) for name in names]
-    defaults = run_defaults()
+    defaults = run_defaults(command)
     if "normalizer" not in components:
-        del defaults["normalizer"]
+        defaults.pop("normalizer", None)
     known = (*defaults, *components, "corpus", "world_size", "manifests", "fitted")
     today = {**older, **defaults, **{key: value for key, value in settings.items() if key in known}}
     for section, of_section in defaults.items():

@@ -377,9 +377,20 @@ class RunSettings(TrainingSettings):
 
 def sections_of(components: Mapping[str, Any]) -> tuple[list[str], list[str]]:
     """Return the sections that the objective of these components needs, and those that it may have."""
-    chosen = components.get("objective")
-    objective: Any = find_class("objective", chosen.get("name") if isinstance(chosen, Mapping) else chosen)
+    objective = _objective_of(components)
     return [*OF_EVERY_OBJECTIVE, *objective.sections], [*OPTIONAL, *objective.optional]
+
+
+def command_of(components: Mapping[str, Any]) -> str:
+    """Return the name of the command that trains with the objective of these components; its settings' file, too."""
+    command: str = _objective_of(components).command
+    return command
+
+
+def _objective_of(components: Mapping[str, Any]) -> Any:
+    """Return the class of the objective of these components."""
+    chosen = components.get("objective")
+    return find_class("objective", chosen.get("name") if isinstance(chosen, Mapping) else chosen)
 
 
 def check_sections(components: Mapping[str, Any]) -> None:
@@ -402,9 +413,6 @@ def without_unused(resolved: Mapping[str, Any], overrides: Sequence[str]) -> dic
     recognition: Any = find_class("objective", "recognition")
     required, optional = sections_of(resolved)
     used = [*required, *optional]
-    if "token_model" in required:
-        must = "objective must train on speech here"
-        raise InputError(f"{must}; got {resolved['objective']['name']}. Train a language model with asr.train_lm.")
     unused = [name for name in (*recognition.sections, *recognition.optional) if name not in used]
     for override in overrides:
         if (section := re.split(r"[=./@]", override.lstrip("+~"))[0]) in unused:

@@ -11,20 +11,20 @@ from torch.optim.swa_utils import AveragedModel
 
 from asr.base.text.numbers import counted, percent
 from asr.core.build import several
-from asr.core.objective.parts import Measure
 from asr.core.run.learning_rate import PlannedRates, planned_rates
 from asr.core.training.callback_state import check_state
 from asr.core.training.compiled_blocks import compile_blocks
 from asr.core.training.frozen import Frozen
 from asr.core.training.gradient_checkpointing import recompute_blocks
 from asr.core.training.lightning_internals import moving_average, validate
+from asr.core.training.objective import Measure
 from asr.core.training.profile import Profile
 from asr.core.training.sharding import divide_weights, gather_weights, is_sharded, load_weights, whole
 from asr.errors import InputError
 
 if TYPE_CHECKING:
-    from asr.core.run.preparation import PreparedSpeech
-    from asr.core.run.run_state import PreparedRun
+    from asr.core.run.run import Run
+    from asr.core.run.settings import RunSettings, TrainingSettings
     from asr.core.training.data_module import TrainingData
     from asr.core.training.task import TrainingTask
 
@@ -193,50 +193,37 @@ class StuckAtFrequencies(pl.Callback):
 
 
 def speech_callbacks(
-    trainer: pl.Trainer,
-    prepared: "PreparedSpeech",
-    task: "TrainingTask",
-    data: "TrainingData",
-    try_largest: Callable[..., None] | None = None,
+    run: "Run[RunSettings]", model: Any, by_frequency: Callable[[], float | None], validates_first: bool
 ) -> list[pl.Callback]:
-    """Make the callbacks of a training on speech, in the order in which they are called.
+    """Make the callbacks of an objective on speech, and prepare the encoder's blocks as the settings say.
 
     Args:
-        trainer: trainer of the run.
-        prepared: the run's settings, folder, initial model and checkpoint.
-        task: the task to train.
-        data: the data to train on.
-        try_largest: takes a step on the largest batches before the training; None: they are not tried.
+        run: the run.
+        model: the model to train, with an encoder.
+        by_frequency: returns the loss per token of a model that knows only how frequent each token is; None: unknown.
+        validates_first: whether the model is validated before a new run trains it.
     """
-    settings, model = prepared.settings, cast(Any, task.model)
+    settings = run.settings
     if settings.gradient_checkpointing:
         recompute_blocks(model.encoder)
     if settings.compile_blocks:
-        compile_blocks(model.encoder, trainer.world_size)
+        compile_blocks(model.encoder, run.world_size)
     callbacks: list[pl.Callback] = [Frozen(model, settings.init.frozen, settings.init.frozen_steps)]
-    callbacks += _memory_check(try_largest, data)
-    callbacks += [StuckAtBlank(), StuckAtFrequencies(settings.components, prepared.loss_by_frequency)]
-    if prepared.start is not None and prepared.state.resume is None and prepared.corpus.valid:
+    callbacks += [StuckAtBlank(), StuckAtFrequencies(settings.components, by_frequency)]
+    if validates_first and run.resume is None:
         callbacks.append(LambdaCallback(on_train_start=lambda trainer, task: validate(trainer)))
-    callbacks += _weights_and_patience(trainer, prepared, task)
     if settings.debug.profile_batches is not None:
-        callbacks.append(Profile(prepared.state.run_dir, settings.debug.profile_batches))
+        callbacks.append(Profile(run.dir, settings.debug.profile_batches))
     return callbacks
 
 
-def text_callbacks(
-    trainer: pl.Trainer,
-    prepared: "PreparedRun",
-    task: "TrainingTask",
-    data: "TrainingData",
-    try_largest: Callable[..., None] | None = None,
-) -> list[pl.Callback]:
-    """Make the callbacks of a training on text, in the order in which they are called; arguments as for speech."""
-    return [*_memory_check(try_largest, data), *_weights_and_patience(trainer, prepared, task)]
+def memory_check(try_largest: Callable[..., None] | None, data: "TrainingData") -> list[pl.Callback]:
+    """Make the callback that tries the largest batches once the model, also of a checkpoint, is on its device.
 
-
-def _memory_check(try_largest: Callable[..., None] | None, data: "TrainingData") -> list[pl.Callback]:
-    """Make the callback that tries the largest batches once the model, also of a checkpoint, is on its device."""
+    Args:
+        try_largest: takes a step on the largest batches; None: they are not tried.
+        data: the data to train on.
+    """
     if try_largest is None:
         logger.info("the largest batches are not tried first, because the folder asr/apps/doctor is absent")
         return []
@@ -260,12 +247,12 @@ def chosen_callbacks(components: Mapping[str, Any]) -> list[pl.Callback]:
     return list(callbacks.values())
 
 
-def _weights_and_patience(trainer: pl.Trainer, prepared: "PreparedRun", task: "TrainingTask") -> list[pl.Callback]:
+def weights_and_patience(trainer: pl.Trainer, settings: "TrainingSettings", measure: Measure) -> list[pl.Callback]:
     """Make the callbacks that provide the weights for validations, and the early stop."""
-    decay, patience = prepared.settings.ema.decay, prepared.settings.early_stopping.patience
+    decay, patience = settings.ema.decay, settings.early_stopping.patience
     callbacks: list[pl.Callback] = []
     if is_sharded(trainer):
         callbacks = [WholeInValidation() if decay is None else moving_average(decay, ShardedAverage)]
     elif decay is not None:
         callbacks = [moving_average(decay)]
-    return callbacks + ([] if patience is None else [Patience(patience, task.measure)])
+    return callbacks + ([] if patience is None else [Patience(patience, measure)])

@@ -12,7 +12,7 @@ from asr.base.system.files import write_whole
 from asr.core.checkpoint.saved import checkpoint_name, kept_checkpoints, superfluous
 from asr.core.data.epoch_plan import Epochs
 from asr.core.data.position import Position
-from asr.core.run.resume import RUN_KEY, Run
+from asr.core.run.resume import RUN_KEY, RunRecord
 from asr.core.training.distributed import fail_together, gather, highest
 from asr.core.training.lightning_internals import batches_begun, begin_whole_epoch, full_checkpoint, set_position
 from asr.core.training.sharding import is_sharded
@@ -31,7 +31,7 @@ class Saving(pl.callbacks.Checkpoint):
 
     Args:
         folder: folder of the checkpoints.
-        run: record of the run to which the checkpoints belong.
+        record: record of the run to which the checkpoints belong.
         epochs: epochs of the run, which compute the run's position.
         stop: request to stop, made by a signal.
         settings: settings of the intervals, and of the checkpoints that are retained.
@@ -41,14 +41,14 @@ class Saving(pl.callbacks.Checkpoint):
     def __init__(
         self,
         folder: Path,
-        run: Run,
+        record: RunRecord,
         epochs: Epochs,
         stop: StopRequest,
         settings: "CheckpointSettings",
         measure: str,
     ) -> None:
         self._folder = folder
-        self._run = run
+        self._record = record
         self._epochs = epochs
         self._stop = stop
         self._every_steps = settings.every_steps
@@ -103,7 +103,7 @@ class Saving(pl.callbacks.Checkpoint):
         """Add the position of the run to a checkpoint, as a `Position` and as the counters of Lightning's loops."""
         done = self._batches
         position = self._epochs.position_at(trainer.current_epoch, trainer.world_size, done, pl_module.skipped)
-        checkpoint[RUN_KEY] = self._run.at(position)
+        checkpoint[RUN_KEY] = self._record.at(position)
         # The step number for loggers. Lightning adds 1 when it resumes after a validation within an epoch.
         logged = trainer.global_step - (trainer.validating and position.batch > 0)
         set_position(checkpoint, position, logged)

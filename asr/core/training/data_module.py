@@ -17,17 +17,16 @@ from asr.base.system.processes import die_with_parent, return_memory, shared_mem
 from asr.base.text.printable import listed
 from asr.core.build import build_batched
 from asr.core.data.batch import Batch, collate
-from asr.core.data.batch_plan import BatchBounds, BatchSampler, plan_evaluation
+from asr.core.data.batch_plan import BatchSampler, plan_evaluation
 from asr.core.data.dataset import Augmentation, Item, SpeechDataset
 from asr.core.data.epoch_plan import Epochs, EpochSampler
 from asr.core.data.position import Position
 from asr.core.data.seeds import derive_seed
-from asr.core.data.text_set import Sentences, TextBatch, TextSet
-from asr.core.data.training_set import TrainingSet
+from asr.core.data.training_set import RunBounds, TrainingSet, count_steps
 from asr.core.data.waveforms import WaveformBatch, WaveformFeatures, collate_waveforms, without_features
 from asr.core.evaluation.manifest_sums import ManifestSums, Reduce
-from asr.core.objective.parts import Losses
 from asr.core.run.names import HOURS_OF, LOSS_OF
+from asr.core.training.objective import Losses
 from asr.core.training.signals import SIGNALS
 
 if TYPE_CHECKING:
@@ -71,6 +70,7 @@ class TrainingData(pl.LightningDataModule):
         collate, collate_valid: make a batch from a list of examples.
         num_workers: number of worker processes that load examples; 0: the training process does this work. Each
             validation starts and ends the same number of additional workers.
+        max_unreadable: number of examples of an epoch that may be unreadable.
     """
 
     def __init__(
@@ -81,10 +81,11 @@ class TrainingData(pl.LightningDataModule):
         collate: Callable[[Any], Any],
         collate_valid: Callable[[Any], Any],
         num_workers: int = 0,
+        max_unreadable: float = 0.0,
     ) -> None:
         super().__init__()
         self.waiting = Stopwatch()
-        self.epochs = epochs
+        self.epochs, self.max_unreadable = epochs, max_unreadable
         self._valid, self._collate_valid, self._num_workers = valid, collate_valid, num_workers
         self._current_epoch = _CurrentEpoch()
         self._train_loader = self._loader(train, self._current_epoch, self.waiting, collate, lives_on=True)
@@ -121,6 +122,11 @@ class TrainingData(pl.LightningDataModule):
         assert self.trainer is not None
         plan = self.epochs.plan(self.epochs.first_position(self.epochs.begin.epoch, self.trainer.world_size))
         return self.made_up([plan.items(step, self.trainer.global_rank) for step in plan.largest()])
+
+    def total_steps(self, step: int, bounds: RunBounds) -> int:
+        """Return the number of optimizer steps of the whole run: `step`, which are completed, and those that follow."""
+        epochs = self.epochs
+        return count_steps(lambda position: len(epochs.plan(position)), epochs.number, epochs.begin, step, bounds)
 
     def validation_batches(self, rank: int, world_size: int) -> list[list[int]]:
         """Plan the batches of a validation; return this rank's."""
@@ -175,6 +181,7 @@ class SpeechData(TrainingData):
             this work. Each validation starts and ends the same number of additional workers.
         features_on: where the features of training batches are computed. "device": on the model's device, a batch at a
             time; "cpu": in the worker processes.
+        max_unreadable: number of utterances of an epoch that may be unreadable.
     """
 
     def __init__(
@@ -185,6 +192,7 @@ class SpeechData(TrainingData):
         position: Position,
         num_workers: int,
         features_on: str = "cpu",
+        max_unreadable: float = 0.0,
     ) -> None:
         for reason, dropped in training_set.dropped.items():
             count = f"{len(dropped)} of {training_set.num_given} training utterances"
@@ -212,6 +220,7 @@ class SpeechData(TrainingData):
             of_batch,
             partial(collate, labels=reference.labels),
             num_workers,
+            max_unreadable,
         )
 
     def validation_batches(self, rank: int, world_size: int) -> list[list[int]]:
@@ -245,47 +254,6 @@ class SpeechData(TrainingData):
         device = batch.waveforms.device
         with torch.autocast(device.type, enabled=False):
             return batch.featurised(self._front_end.to(device))
-
-
-class TextData(TrainingData):
-    """Training and validation batches of texts. All texts are in memory, so there are no worker processes.
-
-    Args:
-        train: training texts and their batch plan.
-        valid: validation texts.
-        bounds: limits of the size of validation batches.
-        position: position at which the run starts or resumes.
-    """
-
-    def __init__(self, train: TextSet, valid: Sentences, bounds: BatchBounds, position: Position) -> None:
-        self._sentences, self._valid_sentences, self._bounds = train.sentences, valid, bounds
-        epochs = Epochs(train.epoch, len(train), position)
-        super().__init__(epochs, _Rows(len(train)), _Rows(len(valid)), train.sentences.batch, valid.batch)
-
-    def validation_batches(self, rank: int, world_size: int) -> list[list[int]]:
-        """Plan the batches of a validation; return this rank's."""
-        return self._valid_sentences.batches(self._bounds, rank, world_size)
-
-    def made_up(self, steps: Sequence[list[Item]]) -> list[TextBatch]:
-        """Return the batches of these items."""
-        return [self._sentences.batch([item.row for item in items]) for items in steps]
-
-
-class _Rows(Dataset[int]):
-    """Rows of sentences; `Sentences.batch` makes a batch from a list of rows.
-
-    Args:
-        number: number of sentences.
-    """
-
-    def __init__(self, number: int) -> None:
-        self._number = number
-
-    def __len__(self) -> int:
-        return self._number
-
-    def __getitem__(self, item: Item) -> int:
-        return item.row
 
 
 class _CurrentEpoch(Sampler[list[Item]]):

@@ -112,7 +112,7 @@ def gather(trainer: "Trainer", own: list[Result]) -> list[Result]:
 
 
 class TrainerProcesses:
-    """The processes of a trainer (`asr.core.objective.parts.Processes`).
+    """The processes of a trainer (`asr.core.training.objective.Processes`).
 
     Args:
         trainer: trainer of the run.

@@ -2,7 +2,7 @@
 
 import logging
 import traceback
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import lightning.pytorch as pl
 from lightning.fabric.utilities.exceptions import MisconfigurationException
@@ -17,7 +17,7 @@ from asr.errors import InputError, UnreachableStoreError, is_out_of_memory
 
 if TYPE_CHECKING:
     from asr.core.run.resume import Resume
-    from asr.core.run.run_state import RunState
+    from asr.core.run.run import Run
     from asr.core.run.settings import TrainerSettings
     from asr.core.training.task import TrainingTask
 
@@ -37,10 +37,8 @@ def fit(
     trainer: pl.Trainer,
     task: "TrainingTask",
     data: pl.LightningDataModule,
-    state: "RunState",
+    run: "Run[Any]",
     stop: StopRequest,
-    settings: "TrainerSettings",
-    total_steps: int,
 ) -> str | None:
     """Train from the beginning or from a checkpoint; record an early end, also by a signal, as an event of the run.
 
@@ -48,10 +46,8 @@ def fit(
         trainer: trainer with callbacks and loggers from `equip`.
         task: the task to train.
         data: the data to train on.
-        state: the run folder, and the checkpoint to resume from.
+        run: the run, with the checkpoint to resume from.
         stop: request to stop, made by a signal.
-        settings: settings of the trainer.
-        total_steps: planned number of optimizer steps of the whole run.
 
     Returns:
         Where and why the run has ended before its planned end, for the last line of its log; None if it has not.
@@ -62,7 +58,7 @@ def fit(
         StoreError: a store failed.
         Stopped: a signal stopped the training; the run is saved.
     """
-    resume = state.resume
+    resume, settings, total_steps = run.resume, run.settings.trainer, task.total_steps
     if resume and _is_finished(trainer, resume):
         logger.info("the run is already finished, at step %d: %s", resume.step, resume.path)
         take_leave()
@@ -77,14 +73,14 @@ def fit(
         early_end = _early_end(trainer, settings, total_steps)
         if early_end is not None and trainer.global_step == 0:
             raise InputError(f"a run must take at least one step; it {early_end}.")
-        _record(early_end, state)
+        _record(early_end, run)
         return early_end
     except Stopped as stopped:
         if not stop.at_once:  # after an immediate stop, processes may be at different steps and wait for each other
             take_leave()
         if trainer.global_rank > 0:
             raise SystemExit(0) from None
-        raise _stopped(stopped.signum, _place(trainer, total_steps), state) from None
+        raise _stopped(stopped.signum, _place(trainer, total_steps), run) from None
     except (MisconfigurationException, ValueError, TypeError) as error:
         if reason := _lost_worker(error):
             raise InputError(reason) from None
@@ -98,7 +94,7 @@ def fit(
         raise UnreachableStoreError(f"{error} Run the same command to resume.") from None
     except (RuntimeError, MemoryError, *LOST_WORKER) as error:
         if stop.at_once:  # a second Ctrl-C may cause any error
-            raise _stopped(stop.signum, _place(trainer, total_steps), state) from None
+            raise _stopped(stop.signum, _place(trainer, total_steps), run) from None
         if is_out_of_memory(error):
             raise InputError(task.too_large()) from None
         if reason := _lost_worker(error):
@@ -114,17 +110,17 @@ def fit(
             stop_others(trainer)
 
 
-def _stopped(signum: int, where: str, state: "RunState") -> Stopped:
+def _stopped(signum: int, where: str, run: "Run[Any]") -> Stopped:
     """Record that a signal stopped the run, and return the exception to raise."""
     stopped = Stopped(signum, where)
-    _record(str(stopped), state)
+    _record(str(stopped), run)
     return stopped
 
 
-def _record(early_end: str | None, state: "RunState") -> None:
+def _record(early_end: str | None, run: "Run[Any]") -> None:
     """Write the event of an early end, if there is one, in the first process."""
-    if early_end is not None and state.writes:
-        EventsFile(state.run_dir).append(EndedEarly(early_end))
+    if early_end is not None and run.is_first:
+        EventsFile(run.dir).append(EndedEarly(early_end))
 
 
 def _is_finished(trainer: pl.Trainer, resume: "Resume") -> bool:

@@ -34,7 +34,8 @@ if TYPE_CHECKING:
     from omegaconf import DictConfig
     from omegaconf.errors import OmegaConfBaseException
 
-    from asr.core.run.settings import RunSettings
+    from asr.core.run.settings import RunSettings, TrainingSettings
+    from asr.core.training.objective import Objective
 
 Command = Callable[[Any], float | None]  # takes a run's settings; returns the value that a sweep minimises, or None
 Reader = Callable[[Mapping[str, Any], Sequence[str]], Any]  # makes checked settings from config and overrides
@@ -54,19 +55,23 @@ SWEEP_PACKAGES = {  # for each file of conf/sweep/: the package that it needs, a
 logger = logging.getLogger(__name__)
 
 
-def read_experiment(resolved: Mapping[str, Any], overrides: Sequence[str]) -> "RunSettings":
-    """Read and check the settings of conf/train.yaml.
+def read_experiment(resolved: Mapping[str, Any], overrides: Sequence[str], command: str | None = None) -> Any:
+    """Read and check the settings of a training, as its objective does.
 
     Args:
         resolved: the config.
         overrides: overrides of the command line; they take precedence over the components of a model in `init.from`.
+        command: name of the command; another objective than its own is refused. None: it is not checked.
     """
     from asr.core.build import build_objective
-    from asr.core.run.initialization import with_parts
-    from asr.core.run.settings import read_run_settings, without_unused
+    from asr.core.run.settings import command_of
 
-    settings = with_parts(read_run_settings(without_unused(resolved, overrides)), overrides)
-    build_objective(settings.components).check(settings.components)
+    if command is not None and (other := command_of(resolved)) != command:
+        must, name = f"objective must be one of asr.{command}", resolved["objective"]["name"]
+        raise InputError(f"{must}; got {name}, whose settings are those of asr.{other}. Train it with asr.{other}.")
+    objective: Objective[TrainingSettings, Any] = build_objective(resolved)
+    settings = objective.read(resolved, overrides)
+    objective.check(settings.components)
     return settings
 
 
@@ -77,15 +82,15 @@ def read_recognition(resolved: Mapping[str, Any], overrides: Sequence[str]) -> "
         resolved: the config.
         overrides: overrides of the command line.
     """
-    settings = read_experiment(resolved, overrides)
+    settings: RunSettings = read_experiment(resolved, overrides, "train")
     if (name := settings.components["objective"]["name"]) != "recognition":
         must = "objective must be recognition here, because only its training is forecast"
         raise InputError(f"{must}; got {name}. asr.train with this objective logs its steps before the first one.")
     return settings
 
 
-def compose_settings(overrides: Sequence[str], root: str = "train", read: Reader = read_experiment) -> Any:
-    """Return the settings that a command with these overrides would have."""
+def compose_settings(overrides: Sequence[str], root: str = "train") -> Any:
+    """Return the settings that asr.<root> with these overrides would have."""
     from hydra import compose
     from hydra.errors import CompactHydraException
     from omegaconf import OmegaConf
@@ -97,10 +102,10 @@ def compose_settings(overrides: Sequence[str], root: str = "train", read: Reader
             composed: Any = OmegaConf.to_container(compose(root, list(overrides)), resolve=True, throw_on_missing=True)
     except (CompactHydraException, OmegaConfBaseException) as error:
         raise InputError(composition_error(error)) from None
-    return read(composed, overrides)
+    return read_experiment(composed, overrides, root)
 
 
-def experiment_command(command: Command, root: str = "train", read: Reader = read_experiment) -> Callable[[], None]:
+def experiment_command(command: Command, root: str = "train", read: Reader | None = None) -> Callable[[], None]:
     """Make a command-line program from a function of run settings; Hydra composes the config.
 
     A user's error is printed as one line, with exit status 1. Hydra's sweepers receive the command's return value.
@@ -108,8 +113,9 @@ def experiment_command(command: Command, root: str = "train", read: Reader = rea
     Args:
         command: function to run.
         root: name of the primary config, a file of conf/ without its suffix.
-        read: makes the settings from the config.
+        read: makes the settings from the config; by default as the objective does.
     """
+    reader = read or partial(read_experiment, command=root)
 
     failed: list[str] = []  # folders of the failed jobs of a --multirun
 
@@ -122,7 +128,7 @@ def experiment_command(command: Command, root: str = "train", read: Reader = rea
             resolved: Any = OmegaConf.to_container(composed, resolve=True, throw_on_missing=True)
         except OmegaConfBaseException as error:
             sys.exit(f"error: {composition_error(error)}")
-        return run_job(partial(_in_own_folder, command, failed), resolved, HydraConfig.get().overrides.task, read)
+        return run_job(partial(_in_own_folder, command, failed), resolved, HydraConfig.get().overrides.task, reader)
 
     def program() -> None:
         if PRINTING & set(sys.argv[1:]):
@@ -163,7 +169,7 @@ def hydra_rules() -> dict[str, Any]:
 
 
 def initialized_hydra() -> AbstractContextManager[None]:
-    """Return a context in which Hydra composes the files in conf/ of asr, of its zoo and of the plugins."""
+    """Return a context in which Hydra composes the files in conf/ of asr, of its apps and of the plugins."""
     from hydra import initialize_config_dir
 
     search_plugins()
@@ -227,7 +233,7 @@ def plugins_named(arguments: Sequence[str]) -> list[str]:
 
 @cache
 def search_plugins() -> None:
-    """Let Hydra find the YAML files of the zoo and of the plugins, after those of asr."""
+    """Let Hydra find the YAML files of apps and of the plugins, after those of asr."""
     from hydra.core.config_search_path import ConfigSearchPath
     from hydra.core.plugins import Plugins
     from hydra.plugins.search_path_plugin import SearchPathPlugin

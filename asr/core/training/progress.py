@@ -12,10 +12,10 @@ import lightning.pytorch as pl
 from lightning.pytorch.callbacks import Callback, RichProgressBar
 
 from asr.base.text.numbers import NONE, duration, percent
-from asr.core.objective.parts import Measure
 from asr.core.run.events import EventsFile, Progress, Validated
 from asr.core.run.names import LOSS_OF, VALID_LOSS_OF, VALID_WER_OF
 from asr.core.training.lightning_internals import batches_begun
+from asr.core.training.objective import Measure
 from asr.core.training.task import LineSums, speed_of
 
 if TYPE_CHECKING:

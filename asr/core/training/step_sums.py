@@ -10,7 +10,7 @@ from torch import Tensor
 
 from asr.base.kernels.choice import exact
 from asr.base.system.files import write_whole
-from asr.core.objective.parts import Losses, TrainedBatch
+from asr.core.training.objective import Losses, TrainedBatch
 
 
 class StepSums(NamedTuple):

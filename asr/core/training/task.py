@@ -19,11 +19,10 @@ from asr.base.system.devices import answers_at_once
 from asr.base.text.printable import listed
 from asr.core.checkpoint.load import CHECKPOINT_KEY, PREFIX
 from asr.core.data.seeds import derive_seed
-from asr.core.objective.parts import Losses, Measure, Trainable, TrainedBatch, Validation
-from asr.core.objective.word_validation import described
 from asr.core.training.distributed import TrainerProcesses, add_up, fail_together, gather
 from asr.core.training.gradients import divide_and_clip
 from asr.core.training.lightning_internals import batches_begun, forget_metric
+from asr.core.training.objective import Losses, Measure, Trainable, TrainedBatch, Validation, described
 from asr.core.training.step_sums import StepBatches, StepRecord, StepSums, wait_for
 from asr.interfaces import Moment, Schedule
 

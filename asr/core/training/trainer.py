@@ -15,19 +15,19 @@ from lightning.pytorch.loggers import Logger, TensorBoardLogger
 from asr.base.settings.read import as_mapping
 from asr.core.build import several
 from asr.core.checkpoint.saved import CHECKPOINTS
-from asr.core.objective.parts import Measure
 from asr.core.run.names import METRICS
 from asr.core.training.checkpointing import Saving
 from asr.core.training.lightning_internals import replace_signal_handlers
 from asr.core.training.metrics import MetricsFile, TensorBoardTexts
+from asr.core.training.objective import Measure
 from asr.core.training.progress import progress_callbacks
 from asr.core.training.sharding import Sharded
 from asr.core.training.signals import StopRequest
 from asr.errors import InputError, how_to_install, reason_of, shown
 
 if TYPE_CHECKING:
-    from asr.core.run.resume import Run
-    from asr.core.run.run_state import RunState
+    from asr.core.run.resume import RunRecord
+    from asr.core.run.run import Run
     from asr.core.run.settings import TrainingSettings
     from asr.core.training.data_module import TrainingData
 
@@ -141,9 +141,8 @@ def refusal(error: Exception, others: Mapping[str, Any]) -> str:
 
 def equip(
     trainer: pl.Trainer,
-    settings: "TrainingSettings",
-    state: "RunState",
-    run: "Run",
+    run: "Run[Any]",
+    record: "RunRecord",
     data: "TrainingData",
     measure: Measure,
     others: list[pl.Callback],
@@ -152,9 +151,8 @@ def equip(
 
     Args:
         trainer: trainer of the run.
-        settings: settings of the run.
-        state: state of the run.
-        run: record of the run to which the checkpoints belong.
+        run: the run.
+        record: record of the run to which the checkpoints belong.
         data: the data to train on.
         measure: metric of validations, which selects checkpoints.
         others: callbacks except checkpointing, in order.
@@ -162,11 +160,12 @@ def equip(
     Returns:
         The request to stop, which a signal makes.
     """
-    resolved, run_dir = as_mapping(settings), state.run_dir
-    tensorboard = TensorBoardLogger(run_dir, name="tensorboard", version="", purge_step=state.step + 1)
-    trainer.loggers = make_loggers(settings.components, resolved, run_dir, run.id, state.step, tensorboard)
+    settings, run_dir = run.settings, run.dir
+    resolved = as_mapping(settings)
+    tensorboard = TensorBoardLogger(run_dir, name="tensorboard", version="", purge_step=run.step + 1)
+    trainer.loggers = make_loggers(settings.components, resolved, run_dir, record.id, run.step, tensorboard)
     stop = StopRequest(speaks=trainer.is_global_zero)
-    saving = Saving(state.run_dir / CHECKPOINTS, run, data.epochs, stop, settings.checkpoint, measure.name)
+    saving = Saving(run_dir / CHECKPOINTS, record, data.epochs, stop, settings.checkpoint, measure.name)
     texts = TensorBoardTexts(tensorboard, resolved, run_dir)
     trainer.callbacks += [*others, texts, saving]  # type: ignore[attr-defined]  # last, so that checkpoints contain the other callbacks' final state
     replace_signal_handlers(trainer, stop.listen, stop.give_back)

@@ -1,12 +1,11 @@
-"""End of a run: write the bundle, evaluate it on the test manifests, and compare it with the initial model."""
+"""End of a recogniser's run: write the bundle, evaluate it on test manifests, and compare it with the initial model."""
 
 import json
 import logging
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from textwrap import indent
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from asr.base.system.files import write_whole_text
 from asr.base.text.normalize import get_normalizer
@@ -14,28 +13,20 @@ from asr.base.text.numbers import counted, percent
 from asr.base.text.printable import printable
 from asr.core.checkpoint.adapted import ADAPTER, is_adapter, merged
 from asr.core.checkpoint.bundle import CARD, read_bundle
-from asr.core.checkpoint.load import BUNDLE, bundle_recognizer, write_bundle
-from asr.core.checkpoint.saved import (
-    CHECKPOINTS,
-    SavedCheckpoint,
-    by_score,
-    intact_checkpoints,
-    kept_checkpoints,
-    select,
-)
+from asr.core.checkpoint.load import bundle_recognizer
+from asr.core.checkpoint.saved import CHECKPOINTS, SavedCheckpoint, by_score, kept_checkpoints
 from asr.core.data.manifest import Utterance
 from asr.core.evaluation.comparison import before_and_after, compare
 from asr.core.evaluation.counts import count_utterances
 from asr.core.evaluation.result import Evaluation, evaluate
 from asr.core.evaluation.word_errors import total
-from asr.core.run.events import Bundled, EventsFile, Started, read_history
+from asr.core.objective.speech import write_speech_bundle
+from asr.core.run.events import read_history
 from asr.core.run.initialization import Initialization
 from asr.core.run.names import COMPARISON, COUNTS, EVENTS, RESULTS
+from asr.core.run.run_bundle import cell
 from asr.core.run.settings import RunSettings
 from asr.errors import InputError
-
-if TYPE_CHECKING:
-    from asr.core.run.initialization import Initialization
 
 BY_SCORE = ("best", "average_best")  # values of checkpoint.select that compare validations
 LOOK = (  # causes in the order in which to check them
@@ -49,24 +40,22 @@ logger = logging.getLogger(__name__)
 
 
 def finish(
-    run_dir: Path,
     settings: RunSettings,
     tests: Mapping[str, Sequence[Utterance]],
     device: Any,
-    start: "Initialization | None",
+    start: Initialization | None,
     valid_words: int,
 ) -> dict[str, Evaluation]:
     """Write the bundle, evaluate it on the test manifests, and compare it with the initial model.
 
     Args:
-        run_dir: the run folder.
         settings: settings of the run.
         tests: utterances of each test manifest, by its name.
         device: device for recognition.
         start: the initial model; None: random weights.
         valid_words: number of words in the references of the validation set.
     """
-    bundle = make_bundle(run_dir, settings, start)
+    run_dir, bundle = Path(settings.run_dir), make_bundle(settings, start)
     if settings.checkpoint.select in BY_SCORE:
         warn_of_chance(kept_checkpoints(run_dir / CHECKPOINTS), settings.checkpoint.select, valid_words)
     results = test_bundle(bundle, tests, device, start)
@@ -115,15 +104,9 @@ def check_learnt(results: Mapping[str, Evaluation], max_wer: float) -> None:
     logger.info("training utterances are memorised: %s", errors)
 
 
-def best_score(run_dir: Path) -> float | None:
-    """Return the lowest score among the stored checkpoints; None: no checkpoint was validated."""
-    best = by_score(kept_checkpoints(run_dir / CHECKPOINTS))
-    return best[0].score if best else None
-
-
-def make_bundle(run_dir: Path, settings: RunSettings, start: "Initialization | None") -> Path:
+def make_bundle(settings: RunSettings, start: Initialization | None) -> Path:
     """Write the bundle and the model card of a recogniser's run."""
-    components, checkpoints = settings.components, kept_checkpoints(run_dir / CHECKPOINTS)
+    components, checkpoints = settings.components, kept_checkpoints(Path(settings.run_dir) / CHECKPOINTS)
     best = by_score(checkpoints)
     facts = {
         "text normaliser": components["normalizer"],
@@ -135,75 +118,7 @@ def make_bundle(run_dir: Path, settings: RunSettings, start: "Initialization | N
             adapter=components[ADAPTER]["name"], base=start.source, sha256=start.fingerprint.hex()
         )
     use = f"Transcribe with `python -m asr.transcribe FOLDER AUDIO...`, where FOLDER is this one.\n{added}"
-    return write_run_bundle(run_dir, settings, start, "A speech recogniser", use, facts)
-
-
-def write_run_bundle(
-    run_dir: Path,
-    settings: RunSettings,
-    start: "Initialization | None",
-    what: str,
-    use: str,
-    facts: Mapping[str, str],
-) -> Path:
-    """Write a run's bundle and model card; `checkpoint.select` selects the checkpoints for the bundle's weights.
-
-    The card quotes the card of the initial model, which may name its authors and its licence.
-
-    Args:
-        run_dir: the run folder.
-        settings: settings of the run.
-        start: the initial model; None: random weights.
-        what: kind of the model, for the card.
-        use: how the bundle is used, for the card.
-        facts: further rows of the card's table.
-    """
-    components, checkpoints = settings.components, intact_checkpoints(run_dir / CHECKPOINTS)
-    chosen = select(settings.checkpoint.select, checkpoints, settings.checkpoint.keep)
-    rows = {
-        "corpus": settings.corpus.name,
-        "started from": start.source if start else "random weights",
-        "encoder": components["encoder"]["name"],
-        "sample rate": f"{components['features']['sample_rate']} Hz; audio with another sample rate is resampled",
-        "weights": f"{settings.checkpoint.select} of the run: {', '.join(each.path.stem for each in chosen)}",
-        **({"share of the initial model in each weight": f"{settings.init.share:g}"} if settings.init.share else {}),
-        **facts,
-        **_origin(read_history(run_dir / EVENTS).latest),
-    }
-    table = "".join(f"| {name} | {_cell(text)} |\n" for name, text in rows.items() if text)
-    card = _CARD.format(name=run_dir.name, what=what, table=table, use=use)
-    if start is not None and start.bundle.card:
-        card += "\n## The initial model\n\n" + indent(start.bundle.card.strip(), "> ", lambda line: True) + "\n"
-    initial = None if start is None else start.bundle
-    paths = [each.path for each in chosen]
-    write_bundle(run_dir / BUNDLE, paths, card, components.get("decode"), initial, settings.init.share)
-    logger.info("bundle written to %s", run_dir / BUNDLE)
-    EventsFile(run_dir).append(Bundled())
-    return run_dir / BUNDLE
-
-
-def _origin(start: Started | None) -> dict[str, str]:
-    """Return the code, the libraries and the machine of a run.
-
-    Command, date and time are only in the log, the report and the events, so that a repeated command makes the same
-    bundle byte for byte.
-    """
-    return {} if start is None else {"code": start.code, "libraries": start.libraries, "machine": start.machine}
-
-
-def _cell(text: str) -> str:
-    """Escape a text for a Markdown table."""
-    return printable(text).replace("|", r"\|")
-
-
-_CARD = """# {name}
-
-{what} trained by `python -m asr.train`.
-
-| | |
-|---|---|
-{table}
-{use}"""
+    return write_speech_bundle(settings, start, "A speech recogniser", use, facts)
 
 
 _ADAPTER_CARD = """
@@ -214,7 +129,7 @@ model was {base}; its tensors have the SHA-256 `{sha256}`.
 
 
 def test_bundle(
-    bundle: Path, tests: Mapping[str, Sequence[Utterance]], device: Any, start: "Initialization | None"
+    bundle: Path, tests: Mapping[str, Sequence[Utterance]], device: Any, start: Initialization | None
 ) -> dict[str, Evaluation]:
     """Evaluate the bundle on the test manifests like `asr.evaluate`; write results.json and counts.json."""
     stored = read_bundle(bundle)
@@ -277,7 +192,7 @@ def write_results(bundle: Path, results: Mapping[str, Evaluation], gains: Mappin
         results: results of the bundle, by test manifest.
         gains: a line about the bundle and its initial model, by test manifest.
     """
-    lines = [f"| {_cell(name)} | {gains.get(name, evaluation.summary())} |" for name, evaluation in results.items()]
+    lines = [f"| {cell(name)} | {gains.get(name, evaluation.summary())} |" for name, evaluation in results.items()]
     start = read_history(bundle.parent / EVENTS).latest
     shared = start.shared_texts if start is not None else 0
     note = f"\n{counted(shared, 'test utterance')} with a text of the training set.\n" if shared else ""

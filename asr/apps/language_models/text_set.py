@@ -19,7 +19,6 @@ from asr.core.data.epoch_plan import EpochPlan, plan_current_part
 from asr.core.data.mixture import each_once
 from asr.core.data.position import Position
 from asr.core.data.text_lines import text_lines
-from asr.core.data.training_set import RunBounds, count_steps
 from asr.errors import InputError
 from asr.interfaces import Tokenizer
 
@@ -202,7 +201,3 @@ class TextSet:
         plan = plan_current_part(len(self), position, plan_part)
         lengths, speeds = self._lengths, Speeds.normal(len(self))
         return EpochPlan(position.epoch, plan, each_once(len(self)), lengths, speeds, kept_speed=0)
-
-    def total_steps(self, position: Position, step: int, bounds: RunBounds) -> int:
-        """Return the number of optimizer steps of the whole run: `step` plus the steps from `position` on."""
-        return count_steps(lambda position: len(self.epoch(position)), len(self), position, step, bounds)

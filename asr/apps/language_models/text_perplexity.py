@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import torch
 
+from asr.apps.language_models.text_set import Sentences
 from asr.base.language_model.kenlm import SPACE, NgramModel
 from asr.base.language_model.kneser_ney import Array
 from asr.base.language_model.token_scores import token_log_probs
 from asr.core.data.batch_plan import BatchBounds
-from asr.core.data.text_set import Sentences
 from asr.core.evaluation.bootstrap import intervals
 from asr.core.evaluation.perplexity import of_loss, written
 from asr.errors import InputError

@@ -1,23 +1,33 @@
 """Interfaces of objectives: what a training minimises, on what data, how it is validated, and what it writes.
 
-`asr.core.training` runs an objective in these steps: `Objective.prepare` reads data and settings, `Objective.build`
-makes the model with its losses and its data, Lightning trains, and `Objective.finish` writes and tests the bundle.
+`run_training` runs an objective in these steps: `Objective.read` reads the settings and `Objective.check` checks them,
+`prepare` reads the data, `build` makes the model with its losses, its data module and its callbacks, Lightning trains,
+and `finish` writes and tests the bundle.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple, NoReturn, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, NoReturn, Protocol, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from asr.base.text.numbers import percent
-from asr.core.data.epoch_plan import EpochPlan
-from asr.core.data.position import Position
-from asr.core.data.training_set import RunBounds
+from asr.core.data.token_counts import TokenCounts
+from asr.core.data.utterances import Utterances
 from asr.core.evaluation.perplexity import written
+from asr.core.recognition.model import Model
+from asr.core.run.run import Run
+from asr.core.run.settings import RunSettings, TrainingSettings
+
+if TYPE_CHECKING:
+    import lightning.pytorch as pl
+
+    from asr.core.training.data_module import TrainingData
 
 Result = TypeVar("Result")
+Inputs = TypeVar("Inputs")
+S = TypeVar("S", bound=TrainingSettings)
+FindBatchSeconds = Callable[[RunSettings, Utterances, Model, TokenCounts], float]
 
 
 class Measure(NamedTuple):
@@ -100,6 +110,11 @@ class TrainedBatch(Protocol):
         """Return the batch on a device."""
 
 
+def described(rejected: Sequence[Any]) -> list[tuple[str, str]]:
+    """Return reason and id of rejected utterances."""
+    return [(example.reason, example.utterance.id) for example in rejected]
+
+
 class Processes(Protocol):
     """The processes of a training. All of them must call each method, in the same order."""
 
@@ -132,23 +147,31 @@ class Validation(Protocol):
 
 
 class Trainable(Protocol):
-    """A model with its losses. It contains no data, because a moving average copies it.
+    """A model with its losses. It contains no data, because a moving average copies it."""
 
-    Attributes:
-        model: what is trained and saved.
-        loss_names: names of the losses besides "loss".
-        rate: unit of the speed.
-        own_tensors: names of the model's tensors that a checkpoint contains; None: all. The others never change.
-        blocks: parts of the model whose weights are gathered one part at a time if weights are sharded.
-        depths: depths of weights by name, from which an optimizer can derive their learning rates; {}: all are equal.
-    """
+    @property
+    def model(self) -> nn.Module:
+        """What is trained and saved."""
 
-    model: nn.Module
-    loss_names: Sequence[str]
-    rate: Rate
-    own_tensors: Collection[str] | None
-    blocks: Sequence[nn.Module]
-    depths: Mapping[str, int]
+    @property
+    def loss_names(self) -> Sequence[str]:
+        """Names of the losses besides "loss"."""
+
+    @property
+    def rate(self) -> Rate:
+        """Unit of the speed."""
+
+    @property
+    def own_tensors(self) -> Collection[str] | None:
+        """Names of the model's tensors that a checkpoint contains; None: all. The others never change."""
+
+    @property
+    def blocks(self) -> Sequence[nn.Module]:
+        """Parts of the model whose weights are gathered one part at a time if weights are sharded."""
+
+    @property
+    def depths(self) -> Mapping[str, int]:
+        """Depths of weights by name, from which an optimizer can derive their learning rates; {}: all are equal."""
 
     def losses(self, batch: Any) -> Losses:
         """Compute the losses of a batch with at least one example; all random numbers are drawn here."""
@@ -163,62 +186,63 @@ class Trainable(Protocol):
         """Begin a validation after this number of optimizer steps, in this epoch, from 1."""
 
 
-class PlannedSet(Protocol):
-    """A training set with a batch plan for each epoch."""
-
-    def __len__(self) -> int:
-        """Return the number of examples."""
-
-    def epoch(self, position: Position) -> EpochPlan:
-        """Plan the part of an epoch that contains a position."""
-
-    def total_steps(self, position: Position, step: int, bounds: RunBounds) -> int:
-        """Return the number of optimizer steps of the whole run."""
-
-
-@dataclass(frozen=True)
-class TrainedData:
-    """What is trained on: the contents of the command's data module.
+class Built(NamedTuple, Generic[Inputs]):
+    """What is trained, on what, and with what.
 
     Args:
-        train: the training set.
-        max_unreadable: number of examples of an epoch that may be unreadable.
+        trainable: the model with its losses.
+        data: the data module.
+        callbacks: callbacks of this objective, in the order in which they are called. Those of every objective (trial
+            of the largest batch, moving average, early stopping, plugins) are added.
+        inputs: what `Objective.prepare` returned, reduced to what the training uses.
     """
 
-    train: PlannedSet
-    max_unreadable: float
+    trainable: Trainable
+    data: "TrainingData"
+    callbacks: "Sequence[pl.Callback]"
+    inputs: Inputs
 
 
-class Objective(Protocol):
-    """What is trained: a component, conf/objective/<name>.yaml and asr/core/objective/<name>.py.
+class Objective(Protocol[S, Inputs]):
+    """What is trained: a component, conf/objective/<name>.yaml and <package>/objective/<name>.py.
+
+    `S` is the class of its settings; `Inputs` is what it reads before it makes the model.
 
     Attributes:
+        command: name of the command that trains with it, asr.<command>, whose settings are conf/<command>.yaml.
         measure: metric of validations.
         sections: sections of the config that the objective needs, besides `OF_EVERY_OBJECTIVE`.
         optional: sections that its config may have. Other sections are left out; an override of one is refused.
     """
 
+    command: ClassVar[str]
     measure: ClassVar[Measure]
     sections: ClassVar[Sequence[str]]
     optional: ClassVar[Sequence[str]]
 
+    def read(self, resolved: Mapping[str, Any], overrides: Sequence[str]) -> S:
+        """Read the settings from the config; overrides of the command line precede components of an initial model."""
+
     def check(self, components: Mapping[str, Any]) -> None:
         """Check the settings of all components, and their combination, before a training begins."""
 
-    def prepare(self, settings: Any, rank: int, world_size: int, find_batch_seconds: Any) -> Any:
-        """Open the run folder, read the data, and fit what is fitted; return a `PreparedRun`.
+    def prepare(self, run: Run[S], find_batch_seconds: "FindBatchSeconds | None") -> tuple[Run[S], Inputs]:
+        """Read the data, fit what is fitted, and enter the run.
 
         The first process calls this method before the others, which read the files that it has written.
 
         Args:
-            settings: settings of the run.
-            rank: rank of this process.
-            world_size: number of processes.
-            find_batch_seconds: finds a number for `data.batch_seconds=auto` of a recogniser (`FindBatchSeconds`).
+            run: the open run.
+            find_batch_seconds: finds a number for `data.batch_seconds=auto` of a recogniser in the first process of a
+                new run; None: `auto` is refused.
         """
 
-    def build(self, prepared: Any) -> tuple[Trainable, Any]:
-        """Make the model with its losses, and the data (`TrainedData`); log their sizes and the start of the run."""
+    def build(self, run: Run[S], inputs: Inputs) -> Built[Inputs]:
+        """Make the model with its losses, the data module and the callbacks; log sizes and the start of the run."""
 
-    def finish(self, prepared: Any, data: Any, device: torch.device) -> Mapping[str, Any]:
-        """Write the bundle, test it, and return the results by name; only the first process calls this method."""
+    def finish(self, run: Run[S], inputs: Inputs, device: torch.device) -> None:
+        """Write the bundle and test it; only the first process calls this method.
+
+        Raises:
+            InputError: a setting refuses the results of the tests; the report of the run is written nevertheless.
+        """

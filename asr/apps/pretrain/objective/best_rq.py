@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from asr.apps.pretrain.without_texts import EncoderWithOutput, TrainableEncoder, WithoutTexts
 from asr.base.kernels.choice import exact
 from asr.base.settings.rule import above, number, whole
 from asr.base.text.numbers import percent
@@ -16,12 +17,7 @@ from asr.core import build
 from asr.core.data.batch import Batch, Rejected
 from asr.core.data.seeds import derive_seed
 from asr.core.evaluation.perplexity import of_loss, written
-from asr.core.objective.parts import Losses, Measure, Processes, Rate
-from asr.core.objective.recognition import SpeechToTrain, too_large
-from asr.core.objective.untranscribed import WithoutTexts, idle_step, new_encoder, speech_to_train
-from asr.core.objective.word_validation import described
-from asr.core.recognition.depths import depths_in
-from asr.core.run.preparation import PreparedSpeech
+from asr.core.training.objective import Losses, Measure, Processes, described
 from asr.errors import InputError
 from asr.interfaces import Encoder, Features
 from asr.lengths import padding_mask
@@ -61,7 +57,7 @@ class RandomQuantizer(nn.Module):
             return (projected @ self.codebook.T).argmax(dim=-1)
 
 
-class PretrainedEncoder(nn.Module):
+class PretrainedEncoder(EncoderWithOutput):
     """An encoder, and the prediction of codes from its output.
 
     Args:
@@ -72,11 +68,8 @@ class PretrainedEncoder(nn.Module):
     """
 
     def __init__(self, features: Features, encoder: Encoder, quantizer: RandomQuantizer, codebook_size: int) -> None:
-        super().__init__()
-        self.features = features
-        self.encoder = encoder
+        super().__init__(features, encoder, codebook_size)
         self.quantizer = quantizer
-        self.output = nn.Linear(encoder.output_dim, codebook_size)
 
     def codes(self, features: Tensor, feature_lengths: Tensor) -> Tensor:
         """Return the code of each encoder frame, (B, T'), from features (B, T, F) without masks.
@@ -94,7 +87,7 @@ class PretrainedEncoder(nn.Module):
         return F.log_softmax(logits, dim=-1, dtype=None if logits.dtype.itemsize >= 4 else torch.float32)
 
 
-class MaskedPrediction:
+class MaskedPrediction(TrainableEncoder[PretrainedEncoder]):
     """Masks, and the cross-entropy of the codes at the masked encoder frames.
 
     Args:
@@ -106,15 +99,11 @@ class MaskedPrediction:
     """
 
     loss_names = ("accuracy",)
-    own_tensors = None
 
     def __init__(
         self, model: PretrainedEncoder, *, mask_probability: float, span: int, noise: float, seed: int
     ) -> None:
-        self.model = model
-        self.rate = Rate("audio_seconds", "s of audio", model.features.hop / model.features.sample_rate)
-        self.blocks = [block.module for _, block in model.encoder.named_blocks()]
-        self.depths = depths_in(model, model.encoder)
+        super().__init__(model)
         # The paper draws for each feature frame; here, spans begin at encoder frames.
         self._probability = 1 - (1 - mask_probability) ** model.encoder.stride
         self._span, self._noise, self._seed = span, noise, seed
@@ -152,14 +141,6 @@ class MaskedPrediction:
         loss = -log_probs.gather(2, codes[:, :, None])[:, :, 0].masked_fill(~mask, 0.0).sum(dim=1)
         correct = ((log_probs.argmax(dim=2) == codes) & mask).sum(dim=1).to(loss.dtype)
         return Losses({"loss": loss, "accuracy": correct}, mask.sum(dim=1))
-
-    def idle(self) -> Tensor:
-        """Return the zero loss, (1,), of a batch without utterances."""
-        return idle_step(self.model.encoder, self.model.features, self.model.output)
-
-    def too_large(self, batch: Batch | None) -> str:
-        """Return the error message for a batch that does not fit into memory."""
-        return too_large(batch, self.model.features)
 
     def validation(self, step: int, epoch: int) -> "CodeValidation":
         """Begin a validation, whose masks are the same in each validation."""
@@ -258,17 +239,14 @@ class BestRQ(WithoutTexts):
             must = "augment must not mask features with objective=best_rq, which masks them itself"
             raise InputError(f"{must}; got {', '.join(components['augment'])}. Give augment=[speed_perturb].")
 
-    def build(self, prepared: PreparedSpeech) -> tuple[MaskedPrediction, SpeechToTrain]:
-        """Make the model, with the encoder of the initial model, and the training set."""
-        features, encoder, size = prepared.features, new_encoder(prepared), self._codebook[0]
+    def trainable(self, features: Features, encoder: Encoder, seed: int) -> MaskedPrediction:
+        """Make the model with its losses."""
         quantizer = RandomQuantizer(encoder.stride * features.dim, *self._codebook)
-        model = PretrainedEncoder(features, encoder, quantizer, size)
+        model = PretrainedEncoder(features, encoder, quantizer, self._codebook[0])
         span = max(1, round(self._mask_seconds * features.sample_rate / features.hop / encoder.stride))
-        trainable = MaskedPrediction(
-            model,
-            mask_probability=self._mask_probability,
-            span=span,
-            noise=self._noise,
-            seed=prepared.settings.seed,
-        )
-        return trainable, speech_to_train(prepared, model, encoder, lambda frames: frames * size)
+        masking = {"mask_probability": self._mask_probability, "noise": self._noise}
+        return MaskedPrediction(model, span=span, seed=seed, **masking)
+
+    def cells(self, frames: Any) -> Any:
+        """Return the number of elements of the log-probabilities for an utterance with these encoder frames."""
+        return frames * self._codebook[0]
