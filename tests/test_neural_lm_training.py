@@ -18,7 +18,7 @@ from torch import nn
 
 from asr import ngram, training_report
 from asr import perplexity as asr_perplexity
-from asr.apps.language_models.text_data import TextData
+from asr.apps.language_models.objective.language_model import TextData
 from asr.apps.language_models.text_perplexity import measure, text_perplexity
 from asr.apps.language_models.text_set import Sentences, TextSet, TextSettings, read_sentences
 from asr.base.language_model.kenlm import NgramModel

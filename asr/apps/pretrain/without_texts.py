@@ -1,7 +1,7 @@
 """What objectives on speech without texts share: preparation, training set, and a bundle with an encoder."""
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar, Generic, TypeVar
 
@@ -68,13 +68,13 @@ class TrainableEncoder(Generic[Net]):
     """
 
     loss_names: Sequence[str] = ()
-    own_tensors = None
+    own_tensors: Collection[str] | None = None
 
     def __init__(self, model: Net) -> None:
         self.model = model
         self.rate = Rate("audio_seconds", "s of audio", model.features.hop / model.features.sample_rate)
-        self.blocks = [block.module for _, block in model.encoder.named_blocks()]
-        self.depths = depths_in(model, model.encoder)
+        self.blocks: Sequence[nn.Module] = [block.module for _, block in model.encoder.named_blocks()]
+        self.depths: Mapping[str, int] = depths_in(model, model.encoder)
 
     def idle(self) -> Tensor:
         """Return the zero loss, (1,), of a batch without utterances, which depends on every weight."""
@@ -115,9 +115,7 @@ class WithoutTexts:
         """
         return 0
 
-    def read(self, resolved: Mapping[str, Any], overrides: Sequence[str]) -> RunSettings:
-        """Read the settings."""
-        return read_settings(resolved, overrides)
+    read = staticmethod(read_settings)
 
     def check(self, components: Mapping[str, Any]) -> None:
         """Check the settings of all components before a training begins."""

@@ -21,15 +21,6 @@ def run_defaults(root: str = "train") -> dict[str, Any]:
     return settings | {"trainer": trainer | settings.get("trainer", {})}
 
 
-def default_choice(root: str, group: str) -> str:
-    """Return the name of the file of a group that conf/<root>.yaml chooses."""
-    import yaml
-
-    chosen = yaml.safe_load((CONF / f"{root}.yaml").read_text(encoding="utf-8"))["defaults"]
-    name: str = next(entry[group] for entry in chosen if isinstance(entry, dict) and group in entry)
-    return name
-
-
 def names(group: str) -> list[str]:
     """List the files of conf/<group>, without their suffix."""
     return sorted(path.stem for path in files(group))

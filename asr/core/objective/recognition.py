@@ -87,12 +87,12 @@ class TrainableRecognizer:
     ) -> None:
         self.recognizer, self.own_tensors = recognizer, own_tensors
         self.model = model = recognizer.model
-        self.loss_names = model.head.loss_names
+        self.loss_names: Sequence[str] = model.head.loss_names
         self.rate = Rate(
             "audio_seconds", "s of audio", model.features.hop / model.features.sample_rate / model.head.views
         )
-        self.blocks = [block.module for _, block in model.encoder.named_blocks()]
-        self.depths = model.depths
+        self.blocks: Sequence[nn.Module] = [block.module for _, block in model.encoder.named_blocks()]
+        self.depths: Mapping[str, int] = model.depths
         self._of_validation = valid_manifests, samples, metrics
 
     def losses(self, batch: Batch) -> Losses:
@@ -126,24 +126,15 @@ class Recognition:
     sections: ClassVar[Sequence[str]] = ("normalizer", "features", "tokenizer", "encoder", "decode", "head")
     optional: ClassVar[Sequence[str]] = ("augment", "prompt", "adapter", "metric")
 
-    def read(self, resolved: Mapping[str, Any], overrides: Sequence[str]) -> RunSettings:
-        """Read the settings."""
-        return read_settings(resolved, overrides)
+    read = staticmethod(read_settings)
 
     def check(self, components: Mapping[str, Any]) -> None:
         """Check the settings of all components before a training begins."""
         build.check_components(components)
 
-    def trainable(
-        self,
-        recognizer: Recognizer,
-        samples: SamplesFile,
-        valid_manifests: Sequence[str],
-        metrics: Mapping[str, Metric],
-        own_tensors: Collection[str] | None,
-    ) -> TrainableRecognizer:
+    def trainable(self, *parts: Any) -> TrainableRecognizer:
         """Make the recogniser with its losses; another objective on transcribed speech replaces this method."""
-        return TrainableRecognizer(recognizer, samples, valid_manifests, metrics, own_tensors)
+        return TrainableRecognizer(*parts)
 
     def prepare(
         self, run: Run[RunSettings], find_batch_seconds: FindBatchSeconds | None
@@ -234,16 +225,7 @@ def _as_fitted(chosen: Mapping[str, Any], tokenizer: Tokenizer) -> dict[str, Any
 
 
 def _initialize(model: Model, start: Initialization | None, is_adapted: bool) -> frozenset[str] | None:
-    """Load the weights of the initial model, if any, into a new model.
-
-    Args:
-        model: the new model.
-        start: the initial model.
-        is_adapted: whether the run has an adapter.
-
-    Returns:
-        Names of the tensors that a checkpoint contains; None: all.
-    """
+    """Load the initial model, if any, into a new model; return the names of a checkpoint's tensors, None: all."""
     if start is None:
         return None
     if not start.recognises and is_adapted:
@@ -258,14 +240,7 @@ def _initialize(model: Model, start: Initialization | None, is_adapted: bool) ->
 
 
 def _check_base(model: nn.Module, own: frozenset[str], base: Mapping[str, Tensor], source: str) -> None:
-    """Check that all tensors except `own` equal the base's, so that base and checkpoint together make up the model.
-
-    Args:
-        model: the adapted model, with the weights of its base.
-        own: names from `own_tensors`.
-        base: weights of the base.
-        source: name of the base as given by the user.
-    """
+    """Check that all tensors except `own` equal the base's, so that base and checkpoint together make up the model."""
     state = model.state_dict()
     for name, tensor in state.items():
         if name in own:
@@ -281,15 +256,7 @@ def _check_base(model: nn.Module, own: frozenset[str], base: Mapping[str, Tensor
 def _describe(
     run: Run[RunSettings], model: Model, whole: Corpus, speech: TranscribedInputs, train: TrainingSet
 ) -> None:
-    """Log the sizes of model and corpus, and the run's provenance.
-
-    Args:
-        run: the run.
-        model: the model to train.
-        whole: the corpus; `speech` has the utterances in use.
-        speech: what the run trains on.
-        train: the training set.
-    """
+    """Log the sizes of the model, of the whole corpus and of the speech in use, and the run's provenance."""
     corpus, labels = speech.corpus, speech.labels
     parameters = sum(parameter.numel() for parameter in model.parameters())
     name, tokens = type(model.encoder).__name__, model.tokenizer.vocab_size

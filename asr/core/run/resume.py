@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from asr.base.settings.conf import default_choice, run_defaults
+from asr.base.settings.conf import run_defaults
 from asr.core.checkpoint.formats import KEY as FORMAT_KEY
 from asr.core.checkpoint.formats import of_today
 from asr.core.checkpoint.load import CHECKPOINT_KEY, read_checkpoint
@@ -53,6 +53,7 @@ FREE = (
     "trainer.strategy",
     "trainer.log_every_n_steps",
 )
+OLDER = {"train": "recognition", "train_lm": "language_model"}  # objectives of runs that began without this section
 ROUNDED = "lengths_per_doubling"  # setting of earlier versions, in `data`: if not None, they planned other batches
 # Valid entries of resume.allow.
 ALLOWED = ("world_size", "trainer", "schedule", "early_stopping", "callback", "num_threads")
@@ -151,7 +152,7 @@ def changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _in_the_settings_of_today(settings: Mapping[str, Any], command: str) -> dict[str, Any]:
-    older = {"objective": {"name": default_choice(command, "objective")}}  # sections that older runs lack
+    older = {"objective": {"name": OLDER[command]}}
     components = [name for names in sections_of({**older, **settings}) for name in names]
     defaults = run_defaults(command)
     if "normalizer" not in components:

@@ -76,12 +76,7 @@ def read_experiment(resolved: Mapping[str, Any], overrides: Sequence[str], comma
 
 
 def read_recognition(resolved: Mapping[str, Any], overrides: Sequence[str]) -> "RunSettings":
-    """Read and check the settings of conf/train.yaml for a command that examines the training of a recogniser.
-
-    Args:
-        resolved: the config.
-        overrides: overrides of the command line.
-    """
+    """Read and check the settings of conf/train.yaml for a command that examines the training of a recogniser."""
     settings: RunSettings = read_experiment(resolved, overrides, "train")
     if (name := settings.components["objective"]["name"]) != "recognition":
         must = "objective must be recognition here, because only its training is forecast"

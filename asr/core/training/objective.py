@@ -147,31 +147,23 @@ class Validation(Protocol):
 
 
 class Trainable(Protocol):
-    """A model with its losses. It contains no data, because a moving average copies it."""
+    """A model with its losses. It contains no data, because a moving average copies it.
 
-    @property
-    def model(self) -> nn.Module:
-        """What is trained and saved."""
+    Attributes:
+        model: what is trained and saved.
+        loss_names: names of the losses besides "loss".
+        rate: unit of the speed.
+        own_tensors: names of the model's tensors that a checkpoint contains; None: all. The others never change.
+        blocks: parts of the model whose weights are gathered one part at a time if weights are sharded.
+        depths: depths of weights by name, from which an optimizer can derive their learning rates; {}: all are equal.
+    """
 
-    @property
-    def loss_names(self) -> Sequence[str]:
-        """Names of the losses besides "loss"."""
-
-    @property
-    def rate(self) -> Rate:
-        """Unit of the speed."""
-
-    @property
-    def own_tensors(self) -> Collection[str] | None:
-        """Names of the model's tensors that a checkpoint contains; None: all. The others never change."""
-
-    @property
-    def blocks(self) -> Sequence[nn.Module]:
-        """Parts of the model whose weights are gathered one part at a time if weights are sharded."""
-
-    @property
-    def depths(self) -> Mapping[str, int]:
-        """Depths of weights by name, from which an optimizer can derive their learning rates; {}: all are equal."""
+    model: Any
+    loss_names: Sequence[str]
+    rate: Rate
+    own_tensors: Collection[str] | None
+    blocks: Sequence[nn.Module]
+    depths: Mapping[str, int]
 
     def losses(self, batch: Any) -> Losses:
         """Compute the losses of a batch with at least one example; all random numbers are drawn here."""

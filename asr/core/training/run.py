@@ -2,7 +2,6 @@
 
 import logging
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -10,7 +9,6 @@ import lightning.pytorch as pl
 import torch
 
 from asr.core import build
-from asr.core.run.names import FAULTS
 from asr.core.run.run import Run, open_run
 from asr.core.run.run_bundle import best_score
 from asr.core.run.settings import TrainingSettings
@@ -19,7 +17,7 @@ from asr.core.training.distributed import first_then_all
 from asr.core.training.fit import fit
 from asr.core.training.objective import FindBatchSeconds, Objective
 from asr.core.training.sharding import shard_in_fit
-from asr.core.training.task import TrainingTask, Unreadable
+from asr.core.training.task import TrainingTask
 from asr.core.training.trainer import accumulate, equip, make_trainer
 from asr.errors import InputError
 
@@ -61,17 +59,7 @@ def run_training(
     trainable, data, of_objective, inputs = objective.build(run, inputs)
     record = run.record(data.total_steps)
     logger.info("%d steps: %s", record.total_steps, settings.trainer.bounds)
-    task = TrainingTask(
-        trainable,
-        objective.measure,
-        make_optimizer=partial(build.build_optimizer, settings.components, depths=trainable.depths),
-        schedule=build.build_schedule(settings.components),
-        total_steps=record.total_steps,
-        seed=settings.seed,
-        unreadable=Unreadable(data.max_unreadable, run.position.epoch, run.position.skipped),
-        extra=run.extra,
-        faults=run.dir / FAULTS,
-    )
+    task = TrainingTask(trainable, objective.measure, run, record.total_steps)
     shard_in_fit(trainer, task, trainable.blocks, ["losses"])
     callbacks = [*memory_check(try_largest, data), *of_objective]
     callbacks += [*weights_and_patience(trainer, settings, objective.measure), *of_plugins]

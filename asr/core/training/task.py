@@ -3,10 +3,8 @@
 import logging
 import math
 import time
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import lightning.pytorch as pl
@@ -17,16 +15,19 @@ from torch.optim.lr_scheduler import LambdaLR
 
 from asr.base.system.devices import answers_at_once
 from asr.base.text.printable import listed
+from asr.core import build
 from asr.core.checkpoint.load import CHECKPOINT_KEY, PREFIX
 from asr.core.data.seeds import derive_seed
+from asr.core.run.names import FAULTS
 from asr.core.training.distributed import TrainerProcesses, add_up, fail_together, gather
 from asr.core.training.gradients import divide_and_clip
 from asr.core.training.lightning_internals import batches_begun, forget_metric
 from asr.core.training.objective import Losses, Measure, Trainable, TrainedBatch, Validation, described
 from asr.core.training.step_sums import StepBatches, StepRecord, StepSums, wait_for
-from asr.interfaces import Moment, Schedule
+from asr.interfaces import Moment
 
 if TYPE_CHECKING:
+    from asr.core.run.run import Run
     from asr.core.training.data_module import TrainingData
 
 STATES = {
@@ -35,21 +36,6 @@ STATES = {
 }  # keys of weights in a checkpoint; with a moving average, the first has the average, the second the trained weights
 
 logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class Unreadable:
-    """The allowed number of unreadable utterances in an epoch, and the number found before the run was resumed.
-
-    Args:
-        at_most: number allowed in an epoch, over all processes; a larger number stops the training.
-        epoch: epoch in which the run starts or resumes, from 0.
-        so_far: number of unreadable utterances found in that epoch before the run was resumed.
-    """
-
-    at_most: float
-    epoch: int = 0
-    so_far: int = 0
 
 
 @dataclass
@@ -104,42 +90,21 @@ class TrainingTask(pl.LightningModule):
     Args:
         trainable: the model with its losses.
         measure: metric of validations, which selects checkpoints.
-        make_optimizer: makes the optimizer of a model.
-        schedule: schedule of the learning rate.
+        run: the run, with the components of optimizer and schedule, and the seed of dropout.
         total_steps: number of optimizer steps of the whole run, for the schedule.
-        seed: seed of random numbers that the losses draw, such as dropout.
-        unreadable: limit on skipped utterances.
-        extra: data stored in a checkpoint with the weights (`checkpoint_extra`).
-        faults: folder for batches whose loss is not finite.
     """
 
-    def __init__(
-        self,
-        trainable: Trainable,
-        measure: Measure,
-        *,
-        make_optimizer: Callable[[Any], Optimizer],
-        schedule: Schedule,
-        total_steps: int,
-        seed: int,
-        unreadable: Unreadable,
-        extra: Mapping[str, Any],
-        faults: Path,
-    ) -> None:
+    def __init__(self, trainable: Trainable, measure: Measure, run: "Run[Any]", total_steps: int) -> None:
         super().__init__()
         self.trainable = trainable
         self.model = trainable.model
         self.measure = measure
-        self.skipped = unreadable.so_far  # number of unreadable utterances of this epoch, over all ranks
+        self.skipped = run.position.skipped  # number of unreadable utterances of this epoch, over all ranks
         self.batch: TrainedBatch | None = None  # the current batch
-        self._make_optimizer = make_optimizer
-        self._schedule = schedule
+        self._run = run
+        self._schedule = build.build_schedule(run.settings.components)
         self.total_steps = total_steps
         self.line = LineSums()  # sums over the settled steps since the last line of the log, which replaces them
-        self._seed = seed
-        self._unreadable = unreadable
-        self._extra = extra
-        self._faults = faults
         own = trainable.own_tensors
         self._own = None if own is None else {f"{PREFIX}{name}" for name in own}
         self._batches = StepBatches()
@@ -153,7 +118,7 @@ class TrainingTask(pl.LightningModule):
 
     def configure_optimizers(self) -> Any:
         """Make the optimizer and the schedule, which is updated after every optimizer step."""
-        optimizer = self._make_optimizer(self.model)
+        optimizer = build.build_optimizer(self._run.settings.components, self.model, self.trainable.depths)
 
         def factor(step: int) -> float:
             return self._schedule(Moment(step, self.total_steps, epochs_done(self.trainer)))
@@ -174,12 +139,12 @@ class TrainingTask(pl.LightningModule):
 
     def on_train_epoch_start(self) -> None:
         """Reset the count of skipped utterances, except in the epoch that is resumed."""
-        if self.current_epoch != self._unreadable.epoch:
+        if self.current_epoch != self._run.position.epoch:
             self.skipped = 0
 
     def on_train_batch_start(self, batch: TrainedBatch, batch_idx: int) -> None:
         """Seed the losses with (seed, epoch, batch index, rank), so that a resumed run draws the same numbers."""
-        torch.manual_seed(derive_seed(self._seed, self.current_epoch, batch_idx, self.global_rank))
+        torch.manual_seed(derive_seed(self._run.settings.seed, self.current_epoch, batch_idx, self.global_rank))
 
     def training_step(self, batch: TrainedBatch, batch_idx: int) -> Tensor:
         """Sum the losses of a batch, and multiply the sum by the numbers of ranks and of accumulated batches.
@@ -305,7 +270,7 @@ class TrainingTask(pl.LightningModule):
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Add the data that a bundle needs besides the weights; remove tensors that never change."""
-        checkpoint[CHECKPOINT_KEY] = self._extra
+        checkpoint[CHECKPOINT_KEY] = self._run.extra
         if self._own is not None:
             for key in STATES & checkpoint.keys():
                 checkpoint[key] = {name: tensor for name, tensor in checkpoint[key].items() if name in self._own}
@@ -324,15 +289,16 @@ class TrainingTask(pl.LightningModule):
         for reason, utterance_id in names:
             logger.warning("epoch %d: skipped %r: %s", epoch, utterance_id, reason)
         self.skipped += count
-        if self.skipped > self._unreadable.at_most:
-            must = f"an epoch must have at most {self._unreadable.at_most:g} unreadable utterances"
+        if self.skipped > (at_most := self._data.max_unreadable):
+            must = f"an epoch must have at most {at_most:g} unreadable utterances"
             given = f"(data.max_bad_fraction); got {self.skipped} in epoch {epoch}"
             last = f"the last is {names[-1][1]!r}: {names[-1][0].rstrip('.')}"
             fail_together(self.trainer, f"{must} {given}; {last}. Restore the files, or raise data.max_bad_fraction.")
 
     def _stop_not_finite(self, step: StepRecord) -> None:
         """Name the examples whose loss is not finite, save their batches, and stop."""
-        step.batches.keep(self._faults, f"epoch={step.epoch}-step={step.number}-rank={self.global_rank}")
+        faults = self._run.dir / FAULTS
+        step.batches.keep(faults, f"epoch={step.epoch}-step={step.number}-rank={self.global_rank}")
         ids = gather(self.trainer, step.batches.not_finite())
         problem = f"the loss is not finite for {len(ids)} examples: {listed(ids)}"
         if not ids:
@@ -341,7 +307,7 @@ class TrainingTask(pl.LightningModule):
         hint = "Try a lower optimizer.lr, more schedule.warmup_steps, or trainer.precision=32-true"
         fail_together(
             self.trainer,
-            f"loss and gradient must be finite; {where}, {problem}. {hint}; the batches are in {self._faults}.",
+            f"loss and gradient must be finite; {where}, {problem}. {hint}; the batches are in {faults}.",
         )
 
 

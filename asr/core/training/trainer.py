@@ -49,28 +49,6 @@ INSTEAD = {  # settings of asr that have the purpose of an argument in OWN
 }
 
 
-def make_loggers(
-    components: Mapping[str, Any],
-    resolved: Mapping[str, Any],
-    run_dir: Path,
-    run_id: str,
-    step: int,
-    tensorboard: TensorBoardLogger,
-) -> list[Logger]:
-    """Make the loggers of a run.
-
-    Args:
-        components: components of the run, including its loggers.
-        resolved: all settings of the run, which services store.
-        run_dir: the run folder.
-        run_id: id of the run; it does not change when the run is resumed.
-        step: number of optimizer steps that the run has completed.
-        tensorboard: TensorBoard logger of the run.
-    """
-    others = [make(run_dir, run_id, resolved) for make in chosen_loggers(components)]
-    return [MetricsFile(run_dir / METRICS, step), tensorboard, *others]
-
-
 def chosen_loggers(components: Mapping[str, Any]) -> list[partial[Logger]]:
     """Return the loggers of services that the settings choose; a logger has the name of the package that it needs."""
     loggers = several(components, "logger")
@@ -163,7 +141,8 @@ def equip(
     settings, run_dir = run.settings, run.dir
     resolved = as_mapping(settings)
     tensorboard = TensorBoardLogger(run_dir, name="tensorboard", version="", purge_step=run.step + 1)
-    trainer.loggers = make_loggers(settings.components, resolved, run_dir, record.id, run.step, tensorboard)
+    services = [make(run_dir, record.id, resolved) for make in chosen_loggers(settings.components)]
+    trainer.loggers = [MetricsFile(run_dir / METRICS, run.step), tensorboard, *services]
     stop = StopRequest(speaks=trainer.is_global_zero)
     saving = Saving(run_dir / CHECKPOINTS, record, data.epochs, stop, settings.checkpoint, measure.name)
     texts = TensorBoardTexts(tensorboard, resolved, run_dir)

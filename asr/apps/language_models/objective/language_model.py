@@ -2,7 +2,7 @@
 
 import json
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -10,8 +10,8 @@ from typing import Annotated, Any, ClassVar, cast
 
 import torch
 from torch import Tensor, nn
+from torch.utils.data import Dataset
 
-from asr.apps.language_models.text_data import TextData
 from asr.apps.language_models.text_perplexity import measure
 from asr.apps.language_models.text_set import Sentences, TextBatch, TextSet, TextSettings, read_sentences
 from asr.base.kernels.choice import exact
@@ -23,12 +23,17 @@ from asr.base.text.normalize import get_normalizer
 from asr.core import build
 from asr.core.checkpoint.language_model import LANGUAGE_MODEL_KEYS, write_language_model
 from asr.core.checkpoint.load import checkpoint_extra, read_model
+from asr.core.data.batch_plan import BatchBounds
+from asr.core.data.dataset import Item
+from asr.core.data.epoch_plan import Epochs
+from asr.core.data.position import Position
 from asr.core.evaluation.perplexity import of_loss
 from asr.core.hub.download import path_of
 from asr.core.run.names import RESULTS
 from asr.core.run.run import Run
 from asr.core.run.run_bundle import write_run_bundle
 from asr.core.run.settings import TrainingSettings
+from asr.core.training.data_module import TrainingData
 from asr.core.training.objective import PERPLEXITY, Built, FindBatchSeconds, Losses, Measure, Processes, Rate
 from asr.interfaces import Tokenizer, TokenModel
 
@@ -63,6 +68,47 @@ class TextInputs:
     train: TextSet
     valid: Sentences
     tests: dict[str, Sentences]
+
+
+class TextData(TrainingData):
+    """Training and validation batches of texts. All texts are in memory, so there are no worker processes.
+
+    Args:
+        train: training texts and their batch plan.
+        valid: validation texts.
+        bounds: limits of the size of validation batches.
+        position: position at which the run starts or resumes.
+    """
+
+    def __init__(self, train: TextSet, valid: Sentences, bounds: BatchBounds, position: Position) -> None:
+        self._sentences, self._valid_sentences, self._bounds = train.sentences, valid, bounds
+        epochs = Epochs(train.epoch, len(train), position)
+        super().__init__(epochs, _Rows(len(train)), _Rows(len(valid)), train.sentences.batch, valid.batch)
+
+    def validation_batches(self, rank: int, world_size: int) -> list[list[int]]:
+        """Plan the batches of a validation; return this rank's."""
+        return self._valid_sentences.batches(self._bounds, rank, world_size)
+
+    def made_up(self, steps: Sequence[list[Item]]) -> list[TextBatch]:
+        """Return the batches of these items."""
+        return [self._sentences.batch([item.row for item in items]) for items in steps]
+
+
+class _Rows(Dataset[int]):
+    """Rows of sentences; `Sentences.batch` makes a batch from a list of rows.
+
+    Args:
+        number: number of sentences.
+    """
+
+    def __init__(self, number: int) -> None:
+        self._number = number
+
+    def __len__(self) -> int:
+        return self._number
+
+    def __getitem__(self, item: Item) -> int:
+        return item.row
 
 
 class TextValidation:
@@ -101,7 +147,7 @@ class TrainableTokenModel:
 
     loss_names: Sequence[str] = ()
     rate = Rate("tokens", "tokens", 1.0)
-    own_tensors = None
+    own_tensors: Collection[str] | None = None
     blocks: Sequence[nn.Module] = ()
     depths: Mapping[str, int] = {}
 

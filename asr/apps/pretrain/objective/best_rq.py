@@ -2,7 +2,7 @@
 
 import logging
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, ClassVar
 
 import torch
@@ -98,7 +98,7 @@ class MaskedPrediction(TrainableEncoder[PretrainedEncoder]):
         seed: seed of the masks of validations.
     """
 
-    loss_names = ("accuracy",)
+    loss_names: Sequence[str] = ("accuracy",)
 
     def __init__(
         self, model: PretrainedEncoder, *, mask_probability: float, span: int, noise: float, seed: int
