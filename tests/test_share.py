@@ -74,6 +74,7 @@ def losses_of(*means: float, noise: float = 0.0, number: int = 50) -> ShareLosse
     """Losses with these means for the six shares; the noise of an utterance grows with the distance from share 1."""
     generator = np.random.default_rng(0)
     drift = generator.normal(size=number) * noise
+    drift -= drift.mean()
     values = np.array([mean + (1 - share) * drift for mean, share in zip(means, SHARES, strict=True)])
     return ShareLosses(values, np.ones(number))
 
@@ -86,6 +87,8 @@ def losses_of(*means: float, noise: float = 0.0, number: int = 50) -> ShareLosse
         (losses_of(2.0, 1.8, 1.6, 1.4, 1.2, 1.0), None, False, 0.75),
         (losses_of(1.4, 1.2, 1.0, 1.2, 1.4, 1.6), None, True, 0.3),
         (losses_of(1.0, 1.0, 1.0, 1.0, 1.0, 1.0, noise=5.0), None, True, 1.0),  # too few utterances to tell
+        (losses_of(1.0, 1.05, 1.15, 1.4, 1.7, 2.0, noise=5.0), None, True, 0.15),  # a tenth of the gain may be lost
+        (losses_of(1.0, 1.0, 1.02, 1.03, 1.7, 2.0, noise=0.1), None, True, 0.15),  # a standard error is less
         (losses_of(1.0, 1.2, 1.4, 1.6, 1.8, 2.0), losses_of(2.0, 1.8, 1.6, 1.0, 1.0, 1.0), True, 0.5),
         (losses_of(1.0, 1.2, 1.4, 1.6, 1.8, 2.0), losses_of(1.04, 1.029, 1.02, 1.01, 1.01, 1.0), True, 0.15),
         (losses_of(1.0, 1.2, 1.4, 1.6, 1.8, 2.0), losses_of(2.0, 1.8, 1.6, 1.4, 1.2, 1.0), True, 1.0),

@@ -34,6 +34,7 @@ from asr.errors import InputError
 # recipes/finetune/README.md, "The share of the initial model"; 1 is the initial model itself.
 SHARES = (0.0, 0.15, 0.3, 0.5, 0.75, 1.0)
 KEPT = 0.03  # a loss on --keep may rise by this share: one that rises in nearly all utterances may still be small
+LOST = 0.1  # of the gain in loss, for a larger share: a standard error on few clips is larger than most gains
 VALID = "valid"  # name of a manifest
 HALVES = "halves"  # folder of the runs on the halves
 NO_TESTS = "corpus.test=[]", "corpus.also_test=[]"
@@ -94,8 +95,10 @@ class ChosenShare(NamedTuple):
 def choose(data: ShareLosses, keep: ShareLosses | None = None, may_be_initial: bool = True) -> ChosenShare:
     """Choose one of SHARES.
 
-    It is the largest whose loss on speech that was not trained on is within a standard error of the lowest, of the
-    shares whose loss on the speech to keep is at most a standard error, or KEPT of it, above that of the initial model.
+    It is 1 if the loss of the initial model on speech that was not trained on is within a standard error of the lowest.
+    Otherwise it is the largest share whose loss is within a standard error of the lowest, and that loses at most LOST
+    of the gain. Of all these, the loss on the speech to keep must be at most a standard error, or KEPT of it, above
+    that of the initial model.
 
     Args:
         data: losses of utterances like those that the model was trained on.
@@ -111,18 +114,21 @@ def choose(data: ShareLosses, keep: ShareLosses | None = None, may_be_initial: b
         allowed = not_worse or allowed[-1:]
     best = min(allowed, key=lambda number: float(data.values[number].sum()))
     near = {number: data.above(number, best) for number in allowed}
-    chosen = max(number for number, (above, error) in near.items() if above <= error)
+    lost = LOST * max(0.0, float(data.values[initial].sum() - data.values[best].sum()))
+    chosen = max(
+        number for number, (above, error) in near.items() if above <= (error if number == initial else min(error, lost))
+    )
     rows = [
         {"share": share, "loss": loss} | ({} if keep is None else {"keep": keep.per_token()[number]})
         for number, (share, loss) in enumerate(zip(SHARES, data.per_token(), strict=True))
     ]
     reason = "its loss is the lowest"
     if chosen != best:
-        reason = "the largest whose loss is within a standard error of the lowest"
+        reason = f"the largest whose loss is within a standard error of the lowest, and {LOST:.0%} of the gain"
     if len(allowed) < initial + may_be_initial:
         reason += f", of those that raise the loss on --keep by at most a standard error or {KEPT:.0%}"
     if chosen == initial:
-        reason += "; it is MODEL itself, so nothing was gained"
+        reason = "the loss of MODEL itself is within a standard error of the lowest, so nothing was gained"
     return ChosenShare(SHARES[chosen], reason, rows)
 
 
