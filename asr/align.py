@@ -9,14 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from asr.base.system.files import check_output, message_stream
-from asr.base.text.numbers import counted
+from asr.base.text.numbers import counted, finite
 from asr.base.text.printable import printable
 from asr.core.cli.command import (
     add_language,
     audio_progress,
     check_prompt,
     complain,
-    finite,
     inference,
     load_model,
     model_parser,

@@ -16,7 +16,6 @@ from asr.base.text.numbers import counted, interval, number, rate
 from asr.base.text.printable import printable
 from asr.base.text.scripts import NO_WORDS
 from asr.core.cli.command import (
-    add_decoding,
     add_language,
     audio_progress,
     check_prompt,
@@ -31,6 +30,7 @@ from asr.core.cli.output import new_output_dir
 from asr.core.cli.report_options import add_report, audio_budget
 from asr.core.cli.side_by_side import WIDTH
 from asr.core.cli.table import lay_out, short_name
+from asr.core.decoder_choice import add_decoding
 from asr.errors import InputError
 
 if TYPE_CHECKING:

@@ -11,16 +11,9 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from asr.base.system.files import check_apart, real
-from asr.core.cli.command import (
-    DECODERS,
-    add_base,
-    add_latency,
-    audio_progress,
-    check_language,
-    progress_bar,
-    run_command,
-)
+from asr.core.cli.command import add_base, add_latency, audio_progress, check_language, progress_bar, run_command
 from asr.core.cli.parser import CommandParser
+from asr.core.decoder_choice import DECODERS, with_decoder
 from asr.errors import InputError
 
 if TYPE_CHECKING:
@@ -188,7 +181,6 @@ def _opened(options: argparse.Namespace) -> "tuple[Recognizer, Bundle]":
     """Return the recogniser to export, and its bundle without the weights, which would be in memory twice."""
     from asr.apps.export.fixed_prompt import with_language
     from asr.core.checkpoint.load import bundle_recognizer, read_model, stored_at
-    from asr.core.decoder_choice import with_decoder
     from asr.core.hub.download import path_of
     from asr.core.recognition.latency import set_latency
 

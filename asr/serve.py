@@ -14,15 +14,8 @@ from typing import TYPE_CHECKING
 
 from asr.base.settings.rule import STREAM_SECONDS, THREADS
 from asr.base.text.printable import printable
-from asr.core.cli.command import (
-    add_decoding,
-    check_language,
-    check_prompt,
-    inference,
-    load_model,
-    model_parser,
-    run_command,
-)
+from asr.core.cli.command import check_language, check_prompt, inference, load_model, model_parser, run_command
+from asr.core.decoder_choice import add_decoding
 from asr.errors import InputError, how_to_install
 
 if TYPE_CHECKING:

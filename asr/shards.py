@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from asr.base.settings.rule import LABELS
 from asr.base.system.files import check_apart
-from asr.base.text.numbers import counted
-from asr.core.cli.command import finite, progress_bar, run_command
+from asr.base.text.numbers import counted, finite
+from asr.core.cli.command import progress_bar, run_command
 from asr.core.cli.parser import CommandParser, path_or_url
 from asr.errors import InputError
 

@@ -17,7 +17,6 @@ from asr.base.text.printable import printable
 from asr.core.cli.apps import has_app
 from asr.core.cli.captions import add_captions, caption, check_captions
 from asr.core.cli.command import (
-    add_decoding,
     add_language,
     audio_progress,
     check_prompt,
@@ -37,6 +36,7 @@ from asr.core.cli.output import (
     plain_name,
     write,
 )
+from asr.core.decoder_choice import add_decoding
 from asr.errors import InputError
 
 if TYPE_CHECKING:

@@ -9,10 +9,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from asr.base.text.numbers import counted, rate
 from asr.base.text.printable import printable
 from asr.core.cli.command import (
-    add_decoding,
     audio_progress,
     characters,
-    check_used,
     complain,
     complain_of,
     inference,
@@ -20,6 +18,7 @@ from asr.core.cli.command import (
     move_to_device,
     run_command,
 )
+from asr.core.decoder_choice import add_decoding, check_used, of_options, with_decoder, with_values
 from asr.errors import InputError
 
 if TYPE_CHECKING:
@@ -60,7 +59,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         bundle_recognizer,
         check_recognises,
     )
-    from asr.core.decoder_choice import of_options, with_decoder, with_values
 
     if Path(options.model).suffix == ".ckpt":
         raise InputError(f"{options.model}: MODEL must be a bundle or a run folder with one; it is a checkpoint.")

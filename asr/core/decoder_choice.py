@@ -1,33 +1,82 @@
 """Which decoder a command means: the settings of the model's decoder, changed by those that the user gives.
 
-Heads name their decoders (`interfaces.Decoders`); these functions choose among them.
+Heads name their decoders (`interfaces.Decoders`); these functions choose among them. `add_decoding` adds the options
+of commands, which are named as the settings.
 """
 
 import argparse
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from asr.base.settings.conf import default_settings
+from asr.base.settings.conf import default_settings, names
 from asr.base.settings.rule import Rule
-from asr.core.build import Config, decoders_of, rules_of
+from asr.base.text.numbers import finite
 from asr.errors import InputError, shown
-from asr.interfaces import Decoders
 
-FUSION = (  # settings of decode.fusion that are options of commands
-    *("lm", "lm_unit", "lm_weight", "word_insertion_bonus", "unknown_score", "spelling"),
-    *("lexicon", "hotwords", "hotword_score"),
+if TYPE_CHECKING:
+    from asr.core.build import Config
+    from asr.core.recognition.recognizer import Recognizer
+    from asr.interfaces import Decoders
+
+DECODERS = names("decode")  # of asr itself; plugins may have others
+LEXICON = (
+    "allow only these words: the first word of each line (the rest, such as a pronunciation, is ignored), or the words "
+    "of an ARPA file"
 )
+FUSION: Mapping[str, Mapping[str, Any]] = {  # settings of decode.fusion that are options, with argparse's arguments
+    "lm": {"metavar": "FILE", "help": "language model: ARPA, KenLM's binary, or a model of asr.train_lm"},
+    "lm_unit": {
+        "choices": ("word", "token"),
+        "help": "unit of the language model; token: from asr.ngram --tokens",
+    },
+    "lm_weight": {
+        "type": finite,
+        "metavar": "W",
+        "help": "factor of the language model's log-probabilities",
+    },
+    "word_insertion_bonus": {"type": finite, "metavar": "S", "help": "score added for each word"},
+    "unknown_score": {
+        "type": finite,
+        "metavar": "S",
+        "help": "score added for each word unknown to the language model",
+    },
+    "spelling": {"metavar": "FILE", "help": "spelling model for unknown words, from asr.ngram --spelling"},
+    "lexicon": {"metavar": "FILE", "help": LEXICON},
+    "hotwords": {"metavar": "FILE", "help": "names and terms to recognise more easily, one per line"},
+    "hotword_score": {"type": finite, "metavar": "S", "help": "bonus for each word of a hotword"},
+}
+NEED_LM = ("lm_unit", "lm_weight", "word_insertion_bonus", "unknown_score", "spelling")  # settings that need a model
 OPTIONS = {"beam_size": "--beam", **{key: f"--{key.replace('_', '-')}" for key in FUSION}}  # options of settings
 PRIOR_BEAM = "prior_beam"  # a removed decoder, which asr.tune --label-priors stored in bundles
 HOTWORD_BEAM = 4  # makes the errors of 16 hypotheses with hotwords alone: recipes/hotwords
 
 
-def greedy_decoder(decoders: Decoders) -> str:
+def add_decoding(parser: argparse.ArgumentParser) -> None:
+    """Add the options that choose another decoder or change its settings, and that restrict its letters."""
+    search = parser.add_argument_group("decoding (default: the model's own settings)")
+    implied = "with a greedy decoder, the following options imply beam search"
+    search.add_argument("--decode", metavar="NAME", help=f"{', '.join(DECODERS)}; {implied}")
+    search.add_argument("--beam", type=int, metavar="N", help="number of hypotheses in the beam")
+    for key, arguments in FUSION.items():
+        search.add_argument(OPTIONS[key], **arguments)
+    characters = "write only the letters of a language (de, sr-Latn) or of a script (latin, cyrillic), and digits and "
+    characters += "punctuation; this cannot choose between languages of one script"
+    search.add_argument("--characters", metavar="NAME", help=characters)
+
+
+def check_used(recognizer: "Recognizer", options: argparse.Namespace) -> None:
+    """Check that the language model that an option needs is present."""
+    for key in NEED_LM:
+        if getattr(options, key, None) is not None and "lm_weight" not in recognizer.decode.tunable:
+            raise InputError(f"{OPTIONS[key]} needs --lm; the model has none of its own.")
+
+
+def greedy_decoder(decoders: "Decoders") -> str:
     """Return the greedy decoder that a head prefers."""
     return decoders.greedy[0]
 
 
-def with_beam(decoders: Decoders, name: str) -> str:
+def with_beam(decoders: "Decoders", name: str) -> str:
     """Return the beam search over the same part of the head as a greedy decoder; another decoder stays unchanged."""
     return dict(zip(decoders.greedy, decoders.beam, strict=False)).get(name, name)
 
@@ -40,7 +89,7 @@ def of_options(options: argparse.Namespace) -> dict[str, Any]:
     return settings | ({"fusion": fusion} if fusion else {})
 
 
-def with_decoder(config: Config, instead: str | Mapping[str, Any] | None) -> dict[str, Any]:
+def with_decoder(config: "Config", instead: str | Mapping[str, Any] | None) -> dict[str, Any]:
     """Return the config of a model with another decoder, or with other settings of its decoder.
 
     Args:
@@ -52,6 +101,8 @@ def with_decoder(config: Config, instead: str | Mapping[str, Any] | None) -> dic
     Raises:
         InputError: the decoder does not exist or was removed, it does not have the settings, or they are invalid.
     """
+    from asr.core.build import decoders_of
+
     if not isinstance(instead, str | Mapping | None):
         raise InputError(f"decode must be the name of a decoder, or a mapping of its settings; got {shown(instead)}.")
     given: Mapping[str, Any] = {"name": instead} if isinstance(instead, str) else instead or {}
@@ -89,6 +140,8 @@ def _values(path: str, settings: Mapping[str, Any]) -> Iterator[tuple[str, Any]]
 
 def _rules(group: str, settings: Mapping[str, Any]) -> Iterator[tuple[str, Rule]]:
     """Yield path and rule of each setting of a component and of its parts."""
+    from asr.core.build import rules_of
+
     for key, rule in rules_of(group, settings.get("name")).items():
         yield f"{group}/{key}".replace("/", "."), rule
     for key, value in settings.items():

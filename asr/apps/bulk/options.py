@@ -9,8 +9,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from asr.base.settings.plugins import use
-from asr.base.text.numbers import counted, duration
-from asr.core.cli.command import LINE_SECONDS, characters, finite, load_model, progress_bar
+from asr.base.text.numbers import counted, duration, finite
+from asr.core.cli.command import LINE_SECONDS, characters, load_model, progress_bar
+from asr.core.decoder_choice import of_options
 from asr.errors import InputError
 
 if TYPE_CHECKING:
@@ -87,7 +88,6 @@ def run_bulk(
     """
     from asr.apps.bulk.job import JobSettings, open_job
     from asr.apps.bulk.parts import share_of
-    from asr.core.decoder_choice import of_options
 
     cut = options.part_hours, options.segments, inference, options.precision, options.segment
     settings = JobSettings(*cut, options.latency, characters(options))
@@ -144,7 +144,6 @@ def _engine(
 def _load_same(options: argparse.Namespace, check: "Callable[[Recognizer], None]", expected: str) -> "Recognizer":
     """Load the model in a worker process, which may be on another machine."""
     from asr.apps.bulk.fingerprints import model_fingerprint
-    from asr.core.decoder_choice import of_options
 
     use(options.plugin, "--plugin")  # the driver has parsed the options, not this process
     if model_fingerprint(options.model, options.base, of_options(options)) != expected:

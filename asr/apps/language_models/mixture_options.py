@@ -3,7 +3,8 @@
 import argparse
 import os
 
-from asr.core.cli.command import complain, finite
+from asr.base.text.numbers import finite
+from asr.core.cli.command import complain
 from asr.errors import InputError
 
 WORDS_PROBABILITY = 0.01  # one word in a hundred; the best value is the one with the lowest perplexity on a dev text

@@ -15,6 +15,21 @@ def number(value: float | None) -> str:
     return f"{value:.4g}" if abs(value) < 1e4 or abs(value) >= 1e15 else f"{value:,.0f}"
 
 
+def finite(text: str) -> float:
+    """Read a finite number, the value of an option.
+
+    Raises:
+        ValueError: the text is not a finite number.
+    """
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError
+    return value
+
+
+finite.__name__ = "number"  # for argparse's message: invalid number value
+
+
 def percent(fraction: float | None, decimals: int = 1) -> str:
     """Write a fraction as a percentage."""
     return NONE if fraction is None or not math.isfinite(fraction) else f"{100 * fraction:.{decimals}f} %"

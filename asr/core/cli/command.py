@@ -2,7 +2,6 @@
 
 import argparse
 import gc
-import math
 import re
 import sys
 import time
@@ -10,13 +9,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from asr.base.settings import conf
 from asr.base.settings.rule import WORKERS
 from asr.base.system.files import NO_ROOM
 from asr.base.system.processes import INTERRUPTED, reader_has_gone, spin_briefly
-from asr.base.text.numbers import duration
+from asr.base.text.numbers import duration, finite
 from asr.base.text.printable import printable
 from asr.core.cli.parser import CommandParser
+from asr.core.decoder_choice import check_used, of_options
 from asr.errors import InputError, StoreError, is_out_of_memory
 
 if TYPE_CHECKING:
@@ -30,9 +29,7 @@ PRECISIONS = ("float32", "bfloat16", "float16")
 MODELS = "a run folder, a bundle, a .ckpt, or a folder of asr.export"
 PRECISION_HELP = "type of matrix products (default float32); in 16 bits, other recordings in a batch may affect a text"
 LINE_SECONDS = 10.0  # time between two lines of progress, if no progress bar is shown
-NEED_LM = ("lm_unit", "lm_weight", "word_insertion_bonus", "unknown_score", "spelling")  # options that need --lm
 SHORTEST_CHUNK = 1.0  # seconds; shorter chunks contain no complete words
-DECODERS = conf.names("decode")  # of asr itself; plugins may have others
 
 
 def model_parser(
@@ -79,60 +76,14 @@ def add_base(parser: CommandParser, required: bool = False) -> None:
     parser.add_plugins()
 
 
-def add_decoding(parser: argparse.ArgumentParser) -> None:
-    """Add the options that choose another decoder or change its settings."""
-    search = parser.add_argument_group("decoding (default: the model's own settings)")
-    names = ", ".join(DECODERS)
-    lexicon = "allow only these words: the first word of each line (the rest, such as a pronunciation, is ignored), or "
-    lexicon += "the words of an ARPA file"
-    implied = "with a greedy decoder, the following options imply beam search"
-    search.add_argument("--decode", metavar="NAME", help=f"{names}; {implied}")
-    search.add_argument("--beam", type=int, metavar="N", help="number of hypotheses in the beam")
-    search.add_argument("--lm", metavar="FILE", help="language model: ARPA, KenLM's binary, or a model of asr.train_lm")
-    search.add_argument(
-        "--lm-unit", choices=("word", "token"), help="unit of the language model; token: from asr.ngram --tokens"
-    )
-    search.add_argument(
-        "--lm-weight", type=finite, metavar="W", help="factor of the language model's log-probabilities"
-    )
-    search.add_argument("--word-insertion-bonus", type=finite, metavar="S", help="score added for each word")
-    search.add_argument(
-        "--unknown-score", type=finite, metavar="S", help="score added for each word unknown to the language model"
-    )
-    search.add_argument(
-        "--spelling", metavar="FILE", help="spelling model for unknown words, from asr.ngram --spelling"
-    )
-    search.add_argument("--lexicon", metavar="FILE", help=lexicon)
-    search.add_argument(
-        "--characters",
-        metavar="NAME",
-        help="write only the letters of a language (de, sr-Latn) or of a script (latin, cyrillic), and digits and "
-        "punctuation; this cannot choose between languages of one script",
-    )
-    search.add_argument("--hotwords", metavar="FILE", help="names and terms to recognise more easily, one per line")
-    search.add_argument("--hotword-score", type=finite, metavar="S", help="bonus for each word of a hotword")
-
-
 def add_language(parser: argparse.ArgumentParser) -> None:
     """Add the option that tells a model with a prompt the language."""
     language = "language of the recordings, for a model with a prompt (default: that of the manifest's lines)"
     parser.add_argument("--language", metavar="NAME", help=language)
 
 
-def finite(text: str) -> float:
-    """Parse the value of an option, which must be a finite number."""
-    number = float(text)
-    if not math.isfinite(number):
-        raise ValueError
-    return number
-
-
-finite.__name__ = "number"  # for argparse's message: invalid number value
-
-
 def load_model(options: argparse.Namespace) -> "Recognizer":
     """Load the model with the decoder and device that the options choose."""
-    from asr.core.decoder_choice import of_options
     from asr.core.hub.models import load_recognizer
 
     recognizer = load_recognizer(
@@ -148,13 +99,6 @@ def check_prompt(recognizer: "Recognizer", language: str | None) -> None:
 
     if language is not None:
         recognizer.model.labels.check(LANGUAGE, language, "--language")
-
-
-def check_used(recognizer: "Recognizer", options: argparse.Namespace) -> None:
-    """Check that the language model that an option needs is present."""
-    for key in NEED_LM:
-        if getattr(options, key, None) is not None and "lm_weight" not in recognizer.decode.tunable:
-            raise InputError(f"--{key.replace('_', '-')} needs --lm; the model has none of its own.")
 
 
 def move_to_device(recognizer: "Recognizer", options: argparse.Namespace) -> "Recognizer":

@@ -5,9 +5,9 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from asr.base.settings.rule import number, whole
-from asr.base.text.numbers import interval, rate
+from asr.base.text.numbers import finite, interval, rate
 from asr.base.text.printable import printable
-from asr.core.cli.command import audio_progress, finite
+from asr.core.cli.command import audio_progress
 from asr.core.cli.table import lay_out, short_name
 from asr.errors import InputError
 
