@@ -263,6 +263,24 @@ class Residual(Protocol):
     def last(self, dim: int) -> nn.Module: ...
 
 
+class ConformerPart(Protocol):
+    """A block of `encoder=conformer` and of encoders like it; the constructor takes D."""
+
+    dim: int  # number of values per frame of its output
+    stride: int  # input frames per output frame
+
+    @property
+    def streaming(self) -> "ConformerPart | None":
+        """This object if it uses results of earlier chunks, for an encoder that encodes chunk by chunk; else None."""
+
+    def make_norm(self, dim: int) -> nn.Module: ...  # of the kind of its norms, for the end of the encoder
+    def positions(self, x: Tensor) -> Tensor:
+        """Compute what all blocks need of the positions of x, (B, T', D), once for all of them."""
+
+    def __call__(self, x: Tensor, positions: Tensor, padding_mask: Tensor) -> Tensor:
+        """Map x, (B, T', D), with the padding mask of its frames, (B, T'), to the input of the next block."""
+
+
 Tap = Callable[[Tensor, Tensor], Tensor]
 """Maps a block's output (B, T', D) and padding_mask (B, T') to the input of the next block."""
 

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from asr.apps.convert.foreign import Converted
-from asr.components.encoder.norm.masked_batch_norm import MaskedBatchNorm
+from asr.components.encoder.block.norm.masked_batch_norm import MaskedBatchNorm
 from asr.core.checkpoint.load import bundle_recognizer
 from asr.core.cli.command import run_command
 from asr.core.data.dataset import load_utterance

@@ -38,8 +38,8 @@ from benchmarks.training_speech import composed
 
 SETTINGS = [
     *("features=slaney_fbank", "features.num_mel_bins=128", "encoder=fast_conformer_l", "encoder.dim=1024"),
-    *("encoder.num_layers=24", "encoder.feed_forward_bias=false", "encoder.attention.bias=false"),
-    *("encoder.convolution.bias=false", "head=tdt", "head/predictor=lstm", "head.predictor.dim=640"),
+    *("encoder.num_layers=24", "encoder.block.feed_forward_bias=false", "encoder.block.attention.bias=false"),
+    *("encoder.block.convolution.bias=false", "head=tdt", "head/predictor=lstm", "head.predictor.dim=640"),
     *("head.predictor.num_layers=2", "head.joint_dim=640", "head.ctc_weight=0"),
 ]
 FLOAT32, QUANTIZATIONS = "float32", ("int8", "fp16")

@@ -91,7 +91,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def start(size: str, options: argparse.Namespace) -> dict[str, Runner]:
-    """Start one process per contender, and one for our encoder with each attention of conf/encoder/attention."""
+    """Start one process per contender, and one for our encoder with each attention of conf/encoder/block/attention."""
     context = multiprocessing.get_context("spawn")
     runners = {}
     for name, (contender, encoder_name) in entries(options.contenders, size, ATTENTIONS).items():

@@ -26,7 +26,7 @@ TOKENS_PER_SECOND = 3.5  # about the rate of LibriSpeech with 1024 sentence piec
 MIN_LENGTH_FRACTION = 0.6  # length of a batch's shortest utterance divided by that of the longest
 
 OURS = "ours"
-ATTENTIONS = sorted({*names("encoder/attention")} - {"relative_attention"})
+ATTENTIONS = sorted({*names("encoder/block/attention")} - {"relative_attention"})
 RELATIVE = {
     "Parakeet": "benchmarks.peers.parakeet",
     "NeMo": "benchmarks.peers.nemo",
@@ -128,7 +128,7 @@ class NoFrontEnd(nn.Module):
 
 
 def encoder_config(overrides: str) -> dict[str, Any]:
-    """Compose the settings of an encoder, such as `conformer_s encoder/attention=local_attention`."""
+    """Compose the settings of an encoder, such as `conformer_s encoder/block/attention=local_attention`."""
     with initialized_hydra():
         config = compose("train", overrides=f"encoder={overrides}".split())
     return OmegaConf.to_container(config.encoder, resolve=True)  # type: ignore[return-value]
@@ -136,10 +136,12 @@ def encoder_config(overrides: str) -> dict[str, Any]:
 
 def shape_of(config: dict[str, Any]) -> Shape:
     """Return the sizes of our encoder, which the peers copy."""
+    block = config["block"]
     return Shape(
-        **{key: config[key] for key in ("dim", "num_layers", "num_heads", "dropout")},
-        feed_forward_dim=round(config["feed_forward_factor"] * config["dim"]),
-        kernel_size=config["convolution"]["kernel_size"],
+        **{key: config[key] for key in ("dim", "num_layers")},
+        **{key: block[key] for key in ("num_heads", "dropout")},
+        feed_forward_dim=round(block["feed_forward_factor"] * config["dim"]),
+        kernel_size=block["convolution"]["kernel_size"],
         num_channels=config["subsampling"]["num_channels"],
     )
 
@@ -161,7 +163,7 @@ def entries(contenders: list[str], size: str, attentions: list[str]) -> dict[str
     encoder = encoder_of_size(size)
     arguments = {name: (name, encoder) for name in contenders}
     if OURS in contenders:
-        arguments |= {f"{OURS}, {name}": (OURS, f"{encoder} encoder/attention={name}") for name in attentions}
+        arguments |= {f"{OURS}, {name}": (OURS, f"{encoder} encoder/block/attention={name}") for name in attentions}
     return arguments
 
 

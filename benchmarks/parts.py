@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from asr.components.encoder.convolution.depthwise_convolution import DepthwiseConvolution
+from asr.components.encoder.block.convolution.depthwise_convolution import DepthwiseConvolution
 from asr.core.cli.command import run_command
 from asr.lengths import padding_mask
 from benchmarks import results

@@ -18,7 +18,7 @@ from filelock import FileLock
 from hydra import compose
 from omegaconf import OmegaConf
 
-from asr.base.settings.conf import files, names, own_settings
+from asr.base.settings.conf import default_settings, files, names, own_settings
 from asr.base.settings.conf import overridden as overridden
 from asr.base.storage import session
 from asr.core.run.settings import RunSettings, read_run_settings
@@ -40,10 +40,10 @@ PATIENCE = 120 * SLOWDOWN  # seconds, for operations that should take a few
 TINY = [
     "encoder.dim=32",
     "encoder.num_layers=2",
-    "encoder.num_heads=2",
-    "encoder.feed_forward_factor=2",
-    "encoder.convolution.kernel_size=7",
-    "encoder.dropout=0.0",
+    "encoder.block.num_heads=2",
+    "encoder.block.feed_forward_factor=2",
+    "encoder.block.convolution.kernel_size=7",
+    "encoder.block.dropout=0.0",
     "encoder.subsampling.num_channels=8",
     "encoder.subsampling.dropout=0.0",
     "augment=[]",
@@ -127,9 +127,12 @@ class OtherPart(NamedTuple):
 
 
 ENCODERS: dict[str, Any] = {path.stem: OmegaConf.load(path) for path in files("encoder")}
-SMALLEST_ENCODERS = sorted(  # one encoder of each class
+KINDS = {  # class of an encoder, and of its blocks
+    name: (file.name, default_settings("encoder", name).get("block", {}).get("name")) for name, file in ENCODERS.items()
+}
+SMALLEST_ENCODERS = sorted(  # one encoder of each kind
     {
-        file.name: name for name, file in sorted(ENCODERS.items(), key=lambda item: -item[1].get("num_layers", 0))
+        KINDS[name]: name for name in sorted(ENCODERS, key=lambda name: (-ENCODERS[name].get("num_layers", 0), name))
     }.values()
 )
 NOT_CHUNK_BY_CHUNK = (  # parts that a streaming encoder does not accept
@@ -137,23 +140,34 @@ NOT_CHUNK_BY_CHUNK = (  # parts that a streaming encoder does not accept
     *("block_attention", "expanded_convolution", "unpadded_conv"),
     *("group_norm", "instance_norm", "switchable_norm"),
 )
-LIKE_CONFORMER = ("conformer_adapter", "weighted_conformer")
+LIKE_CONFORMER = (("conformer_adapter", "conformer_block"), ("conformer", "weighted_block"))
 
 
 def takes(encoder: str, group: str, part: str) -> bool:
-    """Return whether an encoder accepts a part, with the settings of the part that the encoder's file sets."""
-    own, settings = {*ENCODERS[encoder].get(group, {})}, OmegaConf.create(own_settings(f"encoder/{group}", part))
-    is_whole = OmegaConf.missing_keys(settings) <= own <= {*settings}
+    """Return whether an encoder accepts a part, with the settings of the part that the encoder's files set."""
+    own: Any = own_settings("encoder", encoder)
+    of_block: Any = own_settings("encoder/block", KINDS[encoder][1]) if "block/" in group else {}
+    for key in group.split("/"):
+        own, of_block = own.get(key, {}), of_block if key == "block" else of_block.get(key, {})
+    settings = OmegaConf.create(own_settings(f"encoder/{group}", part))
+    is_whole = OmegaConf.missing_keys(settings) <= {*own, *of_block} <= {*settings}
     return is_whole and ("streaming" not in encoder or part not in NOT_CHUNK_BY_CHUNK)
+
+
+def parts_of(encoder: str) -> Iterator[tuple[str, str]]:
+    """Yield the groups of the parts of an encoder and of its blocks, such as block/norm, and the chosen parts."""
+    settings = default_settings("encoder", encoder)
+    for prefix, section in (("", settings), ("block/", settings.get("block", {}))):
+        yield from (
+            (prefix + key, of["name"]) for key, of in section.items() if isinstance(of, dict) and key != "block"
+        )
 
 
 OTHER_PARTS = [
     OtherPart(encoder, group, part)
     for encoder in SMALLEST_ENCODERS
-    if ENCODERS[encoder]["name"] not in LIKE_CONFORMER  # their parts are tested with the other encoders
-    for entry in ENCODERS[encoder].get("defaults", [])
-    if entry != "_self_"
-    for group, default in entry.items()
+    if KINDS[encoder] not in LIKE_CONFORMER  # their parts are tested with the other encoders
+    for group, default in parts_of(encoder)
     for part in names(f"encoder/{group}")
     if part != default and takes(encoder, group, part)
 ]

@@ -12,8 +12,8 @@ from transformers.models.parakeet.modeling_parakeet import ParakeetEncoderAttent
 from asr.base.kernels import relative_attention
 from asr.base.kernels.positions import relative_positions, sinusoids
 from asr.base.kernels.relative_attention import relative_shift
-from asr.components.encoder.attention.local_attention import LocalAttention
-from asr.components.encoder.attention.relative_attention import RelativeAttention
+from asr.components.encoder.block.attention.local_attention import LocalAttention
+from asr.components.encoder.block.attention.relative_attention import RelativeAttention
 from asr.lengths import padding_mask
 
 DIM, HEADS = 12, 3

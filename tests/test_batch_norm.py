@@ -13,9 +13,9 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 from torch import Tensor, nn
 
-from asr.components.encoder.norm import moments
-from asr.components.encoder.norm.masked_batch_norm import MaskedBatchNorm
-from asr.components.encoder.norm.switchable_norm import SwitchableNorm
+from asr.components.encoder.block.norm import moments
+from asr.components.encoder.block.norm.masked_batch_norm import MaskedBatchNorm
+from asr.components.encoder.block.norm.switchable_norm import SwitchableNorm
 from asr.lengths import padding_mask
 
 DIM, FRAMES = 5, 9

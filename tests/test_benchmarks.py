@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 import torch
 
-from asr.components.encoder.activation.swish import Swish
-from asr.components.encoder.convolution.depthwise_convolution import DepthwiseConvolution
-from asr.components.encoder.norm.masked_batch_norm import MaskedBatchNorm
+from asr.components.encoder.block.activation.swish import Swish
+from asr.components.encoder.block.convolution.depthwise_convolution import DepthwiseConvolution
+from asr.components.encoder.block.norm.masked_batch_norm import MaskedBatchNorm
 from asr.errors import InputError
 from asr.interfaces import Encoded
 from benchmarks import inference, long_audio, nets, parts, step_profile, train_step
@@ -158,5 +158,5 @@ def test_the_common_implementation_of_the_convolution_equals_ours(monkeypatch: p
     usual.load_state_dict(ours.state_dict())
     x, mask = torch.randn(2, 7, 8), torch.arange(7) >= torch.tensor([[7], [4]])
     expected = ours(x, mask)
-    monkeypatch.setattr("asr.components.encoder.convolution.depthwise_convolution.depthwise", pytest.fail)
+    monkeypatch.setattr("asr.components.encoder.block.convolution.depthwise_convolution.depthwise", pytest.fail)
     torch.testing.assert_close(usual(x, mask), expected)

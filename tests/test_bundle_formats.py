@@ -7,10 +7,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from asr.core.checkpoint.formats import FORMAT
+from asr.core.build import component
+from asr.core.checkpoint.bundle import read_bundle
+from asr.core.checkpoint.formats import FORMAT, in_blocks
 from asr.core.checkpoint.load import load_recognizer
 from asr.errors import InputError
-from tests.bundles.make import log_probs
+from tests.bundles.make import in_format_11, log_probs
+from tests.conftest import KINDS, resolved
 from tests.refusals import refused
 
 HERE = Path(__file__).parent / "bundles"
@@ -32,6 +35,45 @@ def test_an_adapter_of_each_format_with_its_base_gives_the_log_probs_stored_with
     base, expected = HERE / f"format-{number}", torch.tensor(json.loads((HERE / f"adapter-{number}.json").read_text()))
     torch.testing.assert_close(log_probs(HERE / f"adapter-{number}", base), expected, rtol=0, atol=1e-3)
     assert (log_probs(base) - expected).abs().max() > 0.01
+
+
+def test_an_encoder_of_format_11_has_the_settings_of_its_blocks_in_a_section_of_their_own() -> None:
+    old = json.loads((HERE / "format-11" / "config.json").read_text())["encoder"]
+    bundle = read_bundle(HERE / "format-11")
+    encoder = bundle.config["encoder"]
+    block = encoder.pop("block")
+    assert (encoder.pop("last_norm"), block.pop("name")) == (False, "conformer_block")
+    assert block.keys().isdisjoint(encoder)
+    assert encoder | block == old
+    assert read_bundle(HERE / f"format-{FORMAT}").config["encoder"].keys() == {*encoder, "block", "last_norm"}
+
+
+ENCODERS_OF_11 = {  # encoder: its block, the encoder of today, and whether a norm follows the last block
+    "conformer": ("conformer_block", "conformer", False),
+    "conformer_streaming": ("streaming_block", "conformer_streaming", False),
+    "transformer": ("transformer_block", "transformer", None),
+    "transformer_xl": ("transformer_xl_block", "transformer_xl", None),
+    "conformer_adapter": ("conformer_block", "conformer_adapter", False),
+    "strided_conformer": ("strided_block", "strided_conformer", False),
+    "weighted_conformer": ("weighted_block", "conformer", True),
+}
+
+
+@pytest.mark.parametrize("name", ENCODERS_OF_11)
+def test_the_settings_of_each_encoder_of_format_11_build_the_encoder_of_today(name: str) -> None:
+    block, today, last_norm = ENCODERS_OF_11[name]
+    [conf] = [conf for conf, kind in sorted(KINDS.items()) if kind == (today, block)][-1:]
+    settings = resolved(f"encoder={conf}")["encoder"]
+    converted = in_blocks(in_format_11(settings) | {"name": name})
+    assert converted == settings
+    assert converted.get("last_norm") is last_norm
+    with torch.device("meta"):
+        component("encoder", converted)(80)
+
+
+def test_an_encoder_of_a_package_keeps_its_settings() -> None:
+    encoder = {"name": "mine", "dim": 8, "dropout": 0.1, "activation": {"name": "relu"}}
+    assert in_blocks(dict(encoder)) == encoder
 
 
 @pytest.mark.parametrize("number", [FORMAT + 1, -1, float(FORMAT), str(FORMAT), None, True])

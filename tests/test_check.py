@@ -212,14 +212,17 @@ def test_settings_of_encoders_that_a_part_lacks_are_named_by_the_check_and_by_th
             def forward(self, x, padding_mask):
                 return self.linear(x)
         """
-    lab("encoder/convolution", code)
+    lab("encoder/block/convolution", code)
     assert check(["lab"]) == 0
     notes = [line for line in capsys.readouterr().out.splitlines() if line.startswith("note: ")]
     assert any(
-        mentions(line, "kernel_size ... encoder=conformer_xs ... ~encoder.convolution.kernel_size") for line in notes
+        mentions(line, "kernel_size ... encoder=conformer_xs ... ~encoder.block.convolution.kernel_size")
+        for line in notes
     )
-    with refused(InputError, "encoder.convolution ... kernel_size", cure="~encoder.convolution.kernel_size"):
-        component("encoder/convolution", {"name": "mine", "kernel_size": 15})
+    with refused(
+        InputError, "encoder.block.convolution ... kernel_size", cure="~encoder.block.convolution.kernel_size"
+    ):
+        component("encoder/block/convolution", {"name": "mine", "kernel_size": 15})
 
 
 @pytest.mark.slow

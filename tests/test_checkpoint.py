@@ -90,7 +90,7 @@ def test_a_bundle_whose_config_names_code_outside_asr_executes_nothing(
     planted: list[dict[str, Any]] = [
         config | {"encoder": {"_target_": target, "command": "touch /tmp/owned"}},
         config | {"encoder": config["encoder"] | {"name": target}},
-        config | {"encoder": config["encoder"] | {"norm": {"name": target}}},
+        config | {"encoder": config["encoder"] | {"block": config["encoder"]["block"] | {"norm": {"name": target}}}},
         config | {"encoder": config["encoder"] | {"_target_": target}},
         config | {"features": config["features"] | {"normalize": {"_target_": target, "name": "per_utterance"}}},
         config | {"tokenizer": target},

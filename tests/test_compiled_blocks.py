@@ -23,7 +23,7 @@ from tests.test_recompute import SMALL
 from tests.test_train import losses
 
 NUM_MEL_BINS = 20
-NO_DROPOUT = ["encoder.dropout=0", "encoder.subsampling.dropout=0"]
+NO_DROPOUT = ["encoder.block.dropout=0", "encoder.subsampling.dropout=0"]
 
 
 @cache
@@ -112,7 +112,7 @@ class TwoDims(nn.Module):
     [
         (Ear(), 1, "the encoder has no blocks"),
         (make_encoder(), 2, "untested with several processes (2)"),
-        (TwoDims(), 1, "they have different classes or dimensions"),
+        (TwoDims(), 1, "they have different classes, dimensions or strides"),
         (
             make_encoder("encoder=conformer_streaming_xs"),
             1,

@@ -9,15 +9,16 @@ from transformers.models.parakeet.configuration_parakeet import ParakeetEncoderC
 from transformers.models.parakeet.modeling_parakeet import ParakeetEncoderBlock
 
 from asr.base.kernels.positions import relative_positions
-from asr.components.encoder.activation.swish import Swish
-from asr.components.encoder.attention.relative_attention import RelativeAttention
-from asr.components.encoder.conformer import Conformer, ConformerBlock, FeedForward
-from asr.components.encoder.convolution.depthwise_convolution import DepthwiseConvolution
-from asr.components.encoder.norm.masked_batch_norm import MaskedBatchNorm
+from asr.components.encoder.block.activation.swish import Swish
+from asr.components.encoder.block.attention.relative_attention import RelativeAttention
+from asr.components.encoder.block.conformer_block import ConformerBlock
+from asr.components.encoder.block.convolution.depthwise_convolution import DepthwiseConvolution
+from asr.components.encoder.block.norm.masked_batch_norm import MaskedBatchNorm
+from asr.components.encoder.conformer import Conformer
 from asr.core.build import component
 from asr.errors import InputError
 from asr.lengths import padding_mask
-from tests.conftest import resolved
+from tests.conftest import overridden, resolved
 from tests.refusals import refused
 
 DIM, HEADS, FEED_FORWARD_DIM, KERNEL_SIZE = 16, 4, 40, 5
@@ -47,11 +48,14 @@ def random_block() -> ConformerBlock:
     norm, swish = partial(MaskedBatchNorm, momentum=0.1, eps=1e-5), partial(Swish, beta=1.0)
     block = ConformerBlock(
         DIM,
-        FeedForward(DIM, FEED_FORWARD_DIM, 0.0, swish(), True),
-        RelativeAttention(DIM, HEADS, 0.0, bias=True),
-        DepthwiseConvolution(DIM, norm, swish, kernel_size=KERNEL_SIZE, bias=True),
-        FeedForward(DIM, FEED_FORWARD_DIM, 0.0, swish(), True),
-        0.0,
+        num_heads=HEADS,
+        feed_forward_factor=FEED_FORWARD_DIM / DIM,
+        feed_forward_bias=True,
+        dropout=0.0,
+        attention=partial(RelativeAttention, bias=True),
+        convolution=partial(DepthwiseConvolution, kernel_size=KERNEL_SIZE, bias=True),
+        norm=norm,
+        activation=swish,
     ).double()
     with torch.no_grad():
         for parameter in block.parameters():
@@ -159,14 +163,37 @@ def test_sizes_equal_those_in_table_1_of_the_paper(name: str, decoder_dim: int, 
 def test_the_error_for_a_dim_that_is_not_a_multiple_of_num_heads_names_both(change: dict[str, int]) -> None:
     given = f"dim={change['dim']}, num_heads={change['num_heads']}"
     with refused(InputError, f"encoder.dim; got {given}"):
-        small_conformer(**change)
+        small_conformer(dim=change["dim"], block={"num_heads": change["num_heads"]})
 
 
 def test_the_error_for_an_even_kernel_gives_the_reason() -> None:
-    with refused(InputError, "encoder.convolution.kernel_size", got=32):
-        small_conformer(convolution={"name": "depthwise_convolution", "kernel_size": 32, "bias": True})
+    with refused(InputError, "encoder.block.convolution.kernel_size", got=32):
+        small_conformer(block={"convolution": {"kernel_size": 32}})
 
 
 def small_conformer(**changes: Any) -> Conformer:
     """Make the encoder conformer_xs with `changes` to its config."""
-    return component("encoder", {**resolved("encoder=conformer_xs")["encoder"], **changes})(80)
+    return component("encoder", overridden(resolved("encoder=conformer_xs")["encoder"], changes))(80)
+
+
+@pytest.mark.parametrize(
+    ("encoder", "block"), [("conformer_xs", "streaming_block"), ("conformer_streaming_xs", "conformer_block")]
+)
+def test_a_block_of_another_kind_of_encoder_is_refused(encoder: str, block: str) -> None:
+    config = resolved(f"encoder={encoder}", f"encoder/block={block}")["encoder"]
+    with refused(InputError, "encoder.block ... streaming", cure="encoder/block=streaming_block"):
+        component("encoder", config)(80)
+
+
+@torch.no_grad()
+def test_a_last_norm_normalises_the_output_and_no_tapped_block() -> None:
+    torch.manual_seed(0)
+    with_norm, without = (small_conformer(dim=16, last_norm=last_norm).eval() for last_norm in (True, False))
+    with_norm.norm_output.weight.fill_(2.0)
+    missing, unexpected = without.load_state_dict(with_norm.state_dict(), strict=False)
+    assert (missing, unexpected) == ([], ["norm_output.weight", "norm_output.bias"])
+    features, lengths, taps = torch.randn(2, 90, 80), torch.tensor([90, 50]), {4: lambda x, padding_mask: x}
+    normed, plain = with_norm(features, lengths, taps), without(features, lengths, taps)
+    expected = 2.0 * torch.nn.functional.layer_norm(plain.out, (16,))
+    torch.testing.assert_close(normed.out, expected, rtol=0, atol=1e-5)
+    torch.testing.assert_close(normed.blocks[4].out, plain.blocks[4].out, rtol=0, atol=0)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from asr.base.settings.conf import names
-from asr.components.encoder.attention.local_attention import LocalAttention
+from asr.components.encoder.block.attention.local_attention import LocalAttention
 from asr.components.encoder.conformer_streaming import ConformerStreaming
 from asr.components.encoder.subsampling.strided_conv import StridedConv
 from asr.core.build import build_features, build_model, build_tokenizer, component
@@ -24,8 +24,8 @@ TOLERANCES = {torch.float32: 1e-5, torch.float64: 1e-10}
 STREAMING = [name for name, file in ENCODERS.items() if file.name == "conformer_streaming"]
 CASES = [
     pytest.param([f"encoder={name}"], marks=[pytest.mark.slow] * (name not in SMALLEST_ENCODERS)) for name in STREAMING
-] + [part.overrides for part in OTHER_PARTS if part.encoder in STREAMING and part.group != "activation"]
-SMALL = {"num_layers": 3, "subsampling": {"num_channels": 8}, "attention": {"context": 5}}
+] + [part.overrides for part in OTHER_PARTS if part.encoder in STREAMING and part.group != "block/activation"]
+SMALL = {"num_layers": 3, "subsampling": {"num_channels": 8}, "block": {"attention": {"context": 5}}}
 
 
 def make(overrides: list[str], dtype: torch.dtype = torch.float64, **changes: Any) -> ConformerStreaming:
@@ -34,7 +34,7 @@ def make(overrides: list[str], dtype: torch.dtype = torch.float64, **changes: An
     No parameter or running statistic has its initial value.
     """
     torch.manual_seed(0)
-    config = overridden(resolved(*overrides)["encoder"], SMALL) | changes
+    config = overridden(overridden(resolved(*overrides)["encoder"], SMALL), changes)
     encoder = component("encoder", config)(NUM_MEL_BINS)
     with torch.no_grad():
         for parameter in encoder.parameters():
@@ -199,7 +199,7 @@ def test_the_output_for_a_whole_utterance_equals_the_papers_equations_term_by_te
     chunk: int, left: int, right: int, frames: int
 ) -> None:
     sizes = {"chunk_frames": chunk, "left_frames": left, "right_frames": right}
-    encoder = make(["encoder=conformer_streaming_xs"], dim=8, num_heads=2, num_layers=2, **sizes)
+    encoder = make(["encoder=conformer_streaming_xs"], dim=8, num_layers=2, block={"num_heads": 2}, **sizes)
     features = torch.randn(4 * frames, NUM_MEL_BINS, dtype=torch.float64)
     x = encoder.subsampling(features[None], torch.tensor([len(features)]))[0][0]
     rows = [x[begin : begin + chunk + right] for begin in range(0, frames, chunk)]
@@ -258,7 +258,7 @@ def test_chunks_and_contexts_longer_than_the_utterance_need_no_extra_memory() ->
 
 
 def test_in_training_the_seed_determines_the_drawn_chunk_sizes_and_all_sizes_occur() -> None:
-    encoder = make(["encoder=conformer_streaming_xs"], dropout=0.0, training_right_frames=[0, 8]).train()
+    encoder = make(["encoder=conformer_streaming_xs"], training_right_frames=[0, 8]).train()
     drawn = []
     for seed in range(60):
         torch.manual_seed(seed)
@@ -270,7 +270,7 @@ def test_in_training_the_seed_determines_the_drawn_chunk_sizes_and_all_sizes_occ
 
 
 def test_a_batch_in_training_uses_the_chunk_size_drawn_for_it() -> None:
-    encoder = make(["encoder=conformer_streaming_xs", "encoder/norm=layer_norm"])
+    encoder = make(["encoder=conformer_streaming_xs", "encoder/block/norm=layer_norm"])
     features, lengths = torch.randn(2, 90, NUM_MEL_BINS, dtype=torch.float64), torch.tensor([90, 41])
     encoder.training_chunk_frames, encoder.training_left_frames, encoder.training_right_frames = [3], [4], [2]
     trained = encoder.train()(features, lengths).out
@@ -291,7 +291,7 @@ def test_cached_keys_beyond_the_reach_of_local_attention_are_masked() -> None:
 
 PARTS = [
     (group, part)
-    for group in ("attention", "convolution", "norm", "subsampling")
+    for group in ("block/attention", "block/convolution", "block/norm", "subsampling")
     for part in names(f"encoder/{group}")
     if part in NOT_CHUNK_BY_CHUNK
 ]
@@ -300,7 +300,7 @@ PARTS = [
 @pytest.mark.parametrize(("group", "part"), PARTS)
 def test_a_part_that_sees_future_frames_is_refused_in_one_line(group: str, part: str) -> None:
     config = resolved("encoder=conformer_streaming_xs", f"encoder/{group}={part}")["encoder"]
-    with refused(InputError, f"encoder.{group} ... conformer_streaming"):
+    with refused(InputError, f"encoder.{group.replace('/', '.')} ... streaming"):
         component("encoder", config)(NUM_MEL_BINS)
 
 

@@ -260,7 +260,7 @@ def test_a_bundle_that_nemo_cannot_represent_is_refused(tiny: Path, tmp_path: Pa
         ({"encoder": {"_target_": "nemo.x.SqueezeformerEncoder"}}, "encoder ... nemo.x.Squeeze"),
         ({"encoder": {"d_model": "${model.d}"}}, "encoder.d_model; got ${model"),
         ({"encoder": {"d_model": 10**9}}, "encoder.dim ... whole number"),
-        ({"encoder": {"n_heads": 3}}, "encoder.dim ... encoder.num_heads"),
+        ({"encoder": {"n_heads": 3}}, "encoder.dim ... encoder.block.num_heads"),
         ({"decoder": {"_target_": "nemo.x.RNNTDecoder"}}, "decoder ... CTC"),
         ({"preprocessor": {"normalize": "all_features"}}, "preprocessor.normalize ... 'per_feature'"),
         ({"preprocessor": {"n_fft": 512}}, "preprocessor.n_fft; got 512"),
@@ -277,7 +277,7 @@ def test_a_bundle_that_nemo_cannot_represent_is_refused(tiny: Path, tmp_path: Pa
         ),
         ({"decoder": {"vocabulary": vocabulary()[:-1]}}, "39 ... of the tokenizer"),
         ({"decoder": {"add_blank": False}}, "decoder.add_blank; got False"),
-        ({"encoder": {"ff_expansion_factor": "four"}}, "encoder.feed_forward_factor; got 'four'"),
+        ({"encoder": {"ff_expansion_factor": "four"}}, "encoder.block.feed_forward_factor; got 'four'"),
         (
             {"encoder": {"self_attention_model": "rel_pos_local_attn"}},
             "encoder.att_context_size; got null",
@@ -288,7 +288,7 @@ def test_a_bundle_that_nemo_cannot_represent_is_refused(tiny: Path, tmp_path: Pa
         ),
         (
             {"encoder": {"self_attention_model": "rel_pos_local_attn", "att_context_size": [-1, -1]}},
-            "encoder.attention.context; got -1",
+            "encoder.block.attention.context; got -1",
         ),
         ({"preprocessor": {"new_in_nemo_4": 1}}, "preprocessor.new_in_nemo_4 ... not support"),
         ({"preprocessor": {"sample_rate": None}}, "preprocessor.sample_rate; got null"),

@@ -10,10 +10,11 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
+from asr.core.checkpoint.formats import FORMAT
 from asr.core.checkpoint.load import write_bundle
 from asr.errors import InputError
 from recipes.convert.bundle import convert, main
-from tests.bundles.make import log_probs
+from tests.bundles.make import in_format_11, log_probs
 from tests.refusals import refused
 from tests.test_average import save
 
@@ -21,15 +22,17 @@ HERE = Path(__file__).parent / "bundles"
 DURATIONS = ("durations", "sigma", "omega")
 
 
-def test_a_bundle_of_format_9_keeps_every_tensor_and_gives_the_log_probs_stored_with_it(tmp_path: Path) -> None:
-    assert main([str(HERE / "format-9"), str(tmp_path / "new")]) == 0
-    before, after = (
-        json.loads((folder / "config.json").read_text()) for folder in (HERE / "format-9", tmp_path / "new")
-    )
-    assert {key for key in before | after if before.get(key) != after.get(key)} == {"format"}
-    for path in (HERE / "format-9").iterdir():
+@pytest.mark.parametrize("number", [9, 11])
+def test_a_bundle_keeps_every_tensor_and_gives_the_log_probs_stored_with_it(number: int, tmp_path: Path) -> None:
+    old = HERE / f"format-{number}"
+    assert main([str(old), str(tmp_path / "new")]) == 0
+    before, after = (json.loads((folder / "config.json").read_text()) for folder in (old, tmp_path / "new"))
+    assert {key for key in before | after if before.get(key) != after.get(key)} == {"format", "encoder"}
+    assert in_format_11(after["encoder"]) == before["encoder"]
+    assert after["format"] == FORMAT
+    for path in old.iterdir():
         assert path.name == "config.json" or path.read_bytes() == (tmp_path / "new" / path.name).read_bytes()
-    expected = torch.tensor(json.loads((HERE / "format-9.json").read_text()))
+    expected = torch.tensor(json.loads((HERE / f"format-{number}.json").read_text()))
     torch.testing.assert_close(log_probs(tmp_path / "new"), expected, rtol=0, atol=1e-3)  # as in test_bundle_formats.py
 
 
@@ -62,7 +65,12 @@ def as_format_10(bundle: Path, kind: str) -> None:
     config = json.loads((bundle / "config.json").read_text())
     settings = {key: value for key, value in config["head"].items() if kind == "tdt" or key not in DURATIONS}
     decode = config["decode"] | {"name": config["decode"]["name"].replace("transducer", kind)}
-    config |= {"format": 10, "head": settings | {"name": kind}, "decode": decode}
+    config |= {
+        "format": 10,
+        "encoder": in_format_11(config["encoder"]),
+        "head": settings | {"name": kind},
+        "decode": decode,
+    }
     (bundle / "config.json").write_text(json.dumps(config))
     if kind == "tdt":
         path = bundle / "weights.safetensors"
@@ -94,8 +102,8 @@ def broken(**changes: object) -> Callable[[Path], None]:
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        (broken(format=8), "format ... 9 or 10"),
-        (broken(format=11), "format ... no conversion"),
+        (broken(format=8), "format ... 9, 10, 11"),
+        (broken(format=FORMAT), "format ... no conversion"),
         (broken(head=3), "OLD ... config.json"),
         (broken(head={"name": "tdt"}, base={}), "adapter ... durations ... asr.merge"),
         (lambda folder: (folder / "config.json").write_text("[]"), "OLD ... config.json"),

@@ -1,4 +1,4 @@
-"""Each convolution module of conf/encoder/convolution equals plain loops over frames."""
+"""Each convolution module of conf/encoder/block/convolution equals plain loops over frames."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from asr.base.settings.conf import names
-from asr.components.encoder.activation.gelu import GELU
+from asr.components.encoder.block.activation.gelu import GELU
 from asr.core.build import component
 from asr.lengths import padding_mask
 from tests.conftest import resolved
@@ -30,9 +30,9 @@ class Half(nn.Module):
 
 
 def make(name: str, kernel: int) -> Any:
-    config = resolved(f"encoder/convolution={name}")["encoder"]["convolution"]
+    config = resolved(f"encoder/block/convolution={name}")["encoder"]["block"]["convolution"]
     small = {key: value for key, value in (("kernel_size", kernel), ("dilation", DILATION)) if key in config}
-    return component("encoder/convolution", config | small)(DIM, Half, GELU).double()
+    return component("encoder/block/convolution", config | small)(DIM, Half, GELU).double()
 
 
 def by_loops(module: Any, name: str, x: Tensor) -> Tensor:
@@ -55,7 +55,7 @@ def by_loops(module: Any, name: str, x: Tensor) -> Tensor:
     return module.pointwise2(nn.functional.gelu(0.5 * torch.stack(rows)))
 
 
-NAMES = names("encoder/convolution")
+NAMES = names("encoder/block/convolution")
 EVEN = [(name, 4) for name in NAMES if name == "same_convolution"]
 
 

@@ -110,7 +110,7 @@ if __name__ == "__main__":
 
 def test_two_processes_give_the_validation_results_of_one_process(tones: Path, tmp_path: Path) -> None:
     """The learning rate is 0, and there are no batch statistics, so that both runs have equal weights."""
-    still = ["optimizer.lr=0", "encoder/norm=layer_norm", "trainer.max_epochs=1", "num_threads=1"]
+    still = ["optimizer.lr=0", "encoder/block/norm=layer_norm", "trainer.max_epochs=1", "num_threads=1"]
     results = []
     for world_size in (1, 2):
         distributed = ["trainer.strategy=ddp", f"trainer.devices={world_size}"] if world_size > 1 else []
@@ -154,7 +154,7 @@ def test_a_step_sums_once_compares_flags_once_and_has_no_barrier(
 
     On a GPU a barrier or a broadcast of Lightning would wait for the device. The flags never leave the CPU.
     """
-    still = ["encoder/norm=layer_norm", "num_threads=1", "corpus.test=[]", "trainer.log_every_n_steps=50"]
+    still = ["encoder/block/norm=layer_norm", "num_threads=1", "corpus.test=[]", "trainer.log_every_n_steps=50"]
     short = ["trainer.max_steps=4", "data.batch_seconds=3", f"trainer.strategy={strategy}", "trainer.devices=2"]
     settings = resolved(*TINY, *tone_corpus(tones), *still, *short, f"run_dir={tmp_path / 'run'}")
     running = start(settings, tmp_path / "log", world_size=2, before=partial(count_collectives, tmp_path))

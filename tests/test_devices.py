@@ -86,7 +86,7 @@ def test_no_acceleration_changes_the_losses(
 @DEVICES
 def test_log_probs_in_bfloat16_are_close_to_those_in_float32(device: str) -> None:
     """The tolerance is 0.125, because values are about 2 and each of two blocks rounds to three digits."""
-    model: Model = make_model("encoder.dropout=0").to(device).eval()
+    model: Model = make_model("encoder.block.dropout=0").to(device).eval()
     features, lengths = torch.randn(3, 300, 80, device=device), torch.tensor([300, 211, 97], device=device)
     outputs = []
     for dtype in (torch.float32, torch.bfloat16):

@@ -36,7 +36,9 @@ def test_each_row_is_trained_once_and_has_a_line_in_the_table(
     tones: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     rows = tmp_path / "rows.yaml"
-    rows.write_text(yaml.safe_dump({"relu": ["encoder/activation=relu"], "gelu": ["encoder/activation=gelu"]}))
+    rows.write_text(
+        yaml.safe_dump({"relu": ["encoder/block/activation=relu"], "gelu": ["encoder/block/activation=gelu"]})
+    )
     command = [str(rows), "--minutes", "0.05", "--output-dir", str(tmp_path / "runs")]
     command += ["--overrides", *TINY, *tone_corpus(tones)]
     assert main([*command, "--only", "gelu"]) == 0

@@ -20,8 +20,7 @@ CASES = [
 SMALL = {  # the size of a layer does not change the program
     "num_layers": 2,
     "dim": 32,
-    "num_heads": 2,
-    "feed_forward_factor": 2,
+    "block": {"num_heads": 2, "feed_forward_factor": 2},
     "segment": 32,
     "subsampling": {"num_channels": 8},
 }

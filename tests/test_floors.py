@@ -17,11 +17,10 @@ EXCEPTIONS = {
     ("components.program.transducer", "components.head.transducer"),  # and a transducer whose nets are programs
     (
         "components.token_model.transformer_xl",
-        "components.encoder.conformer",
+        "components.encoder.block.transformer_xl_block",
     ),  # a language model of the encoder's blocks
-    ("components.token_model.transformer_xl", "components.encoder.residual.pre_norm"),
+    ("components.token_model.transformer_xl", "components.encoder.block.residual.pre_norm"),
     ("components.token_model.transformer_xl", "components.encoder.stack"),
-    ("components.token_model.transformer_xl", "components.encoder.transformer_xl"),
 }
 
 APP_EXCEPTIONS = {("apps/zoo", "apps/convert")}  # readers and writers of the zoo share those of Parakeet and NeMo

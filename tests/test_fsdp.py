@@ -31,7 +31,7 @@ SHORT = ["data.batch_seconds=5", "num_threads=1", "corpus.test=[]"]
 # Neither the bias of the attention keys nor a bias before a batch norm changes the loss. The gradients of these biases
 # are rounding errors, which Adam scales to steps of normal size, and running means of a batch norm depend on such a
 # bias. A layer norm has no running mean.
-NO_BATCH_NORM = "encoder/norm=layer_norm"
+NO_BATCH_NORM = "encoder/block/norm=layer_norm"
 
 
 def trained(folder: Path, name: str, config: dict[str, Any], before: Callable[[], object] | None = None) -> Path:
@@ -78,7 +78,13 @@ def keep_sizes(folder: Path) -> None:
 
 def test_fsdp_has_the_same_losses_as_ddp_and_each_process_stores_half_the_weights(tones: Path, tmp_path: Path) -> None:
     """The runs have dropout, gradient clipping and a moving average; one process can read the bundle."""
-    chosen = ["encoder.dropout=0.1", "trainer.max_epochs=1", "ema.decay=0.9", "data.batch_seconds=4", NO_BATCH_NORM]
+    chosen = [
+        "encoder.block.dropout=0.1",
+        "trainer.max_epochs=1",
+        "ema.decay=0.9",
+        "data.batch_seconds=4",
+        NO_BATCH_NORM,
+    ]
     config = partial(resolved, *TINY, *tone_corpus(tones), *SHORT, *chosen, "trainer.devices=2")
     ddp = trained(tmp_path, "ddp", config("trainer.strategy=ddp"))
     fsdp = trained(tmp_path, "fsdp", config("trainer.strategy=fsdp"), partial(keep_sizes, tmp_path))
@@ -101,7 +107,7 @@ def test_fsdp_has_the_same_losses_as_ddp_and_each_process_stores_half_the_weight
         ["gradient_checkpointing=true"],
         ["init.frozen=[encoder.subsampling.*,encoder.blocks.0.*]", "init.frozen_steps=4"],
         ["init.frozen=[encoder.subsampling.*,encoder.blocks.0.*]", "ema.decay=0.9"],
-        ["encoder/activation=learnt_swish"],  # its weight is a scalar
+        ["encoder/block/activation=learnt_swish"],  # its weight is a scalar
         ["optimizer.layer_decay=0.8"],
         ["optimizer=muon"],
     ],

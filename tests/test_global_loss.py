@@ -89,7 +89,7 @@ def test_gradients_equal_those_of_the_global_batch(
     norm: str, world_size: int, accumulate: int, tones: Path, tmp_path: Path
 ) -> None:
     distributed = ["trainer.strategy=ddp", "trainer.devices=2"] if world_size > 1 else []
-    overrides = [*TINY, *tone_corpus(tones), *STILL, *distributed, f"encoder/norm={norm}", "num_threads=1"]
+    overrides = [*TINY, *tone_corpus(tones), *STILL, *distributed, f"encoder/block/norm={norm}", "num_threads=1"]
     config = resolved(*overrides, f"trainer.accumulate_grad_batches={accumulate}", f"run_dir={tmp_path / 'run'}")
     folder = tmp_path / "gradients"
     folder.mkdir()

@@ -31,7 +31,10 @@ def log_probs_of(model: Model, features: Tensor, lengths: Tensor) -> tuple[Tenso
 @pytest.mark.parametrize("encoder", ["conformer_s", "transformer"])
 def test_log_probs_and_gradients_equal_those_of_the_cpu(encoder: str) -> None:
     config = resolved(
-        f"encoder={encoder}", "encoder.num_layers=4", "encoder.dropout=0", "encoder.subsampling.dropout=0"
+        f"encoder={encoder}",
+        "encoder.num_layers=4",
+        "encoder.block.dropout=0",
+        "encoder.subsampling.dropout=0",
     )
     tokenizer = build_tokenizer(config)
     tokenizer.fit(["abcdef"])
@@ -108,7 +111,7 @@ def test_a_run_on_a_gpu_that_is_killed_resumes_and_ends_as_a_whole_run(tones: Pa
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.float64, 1e-10)])
 @pytest.mark.parametrize("norm", ["masked_batch_norm", "layer_norm"])
 def test_padding_does_not_change_the_output(norm: str, dtype: torch.dtype, tolerance: float) -> None:
-    config = resolved("encoder=conformer_s", f"encoder/norm={norm}", "encoder.num_layers=4")
+    config = resolved("encoder=conformer_s", f"encoder/block/norm={norm}", "encoder.num_layers=4")
     tokenizer = build_tokenizer(config)
     tokenizer.fit(["abcdef"])
     model = build_model(config, tokenizer, build_features(config)).to("cuda", dtype).eval()

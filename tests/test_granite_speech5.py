@@ -25,20 +25,20 @@ from transformers import (
 
 from asr.apps.convert.huggingface.convert import from_huggingface, to_huggingface
 from asr.apps.convert.huggingface.tokenizer import sentencepiece_of
-from asr.apps.zoo.encoder.attention.block_attention import BlockAttention
+from asr.apps.zoo.encoder.block.attention.block_attention import BlockAttention
 from asr.apps.zoo.encoder.subsampling.stacked_deltas import deltas
 from asr.apps.zoo.granite_speech5 import encoder_config, features_config
 from asr.base.settings.read import as_mapping
 from asr.base.text.normalize import basic
 from asr.convert import main
-from asr.core.build import build_features
+from asr.core.build import build_features, component
 from asr.core.checkpoint.bundle import read_bundle
 from asr.core.checkpoint.load import load_recognizer
 from asr.core.run.initialization import with_parts
 from asr.errors import InputError
 from asr.export import main as export
 from asr.lengths import padding_mask
-from tests.conftest import SHARED, TINY, settings_with, tone_corpus
+from tests.conftest import SHARED, TINY, resolved, settings_with, tone_corpus
 from tests.parakeet import DAMAGES, damage, randomized, tokenizer
 from tests.processes import bundle, die_at_save, finish, metrics, start
 from tests.refusals import refused
@@ -249,7 +249,7 @@ def test_the_published_configs_are_read() -> None:
         pytest.skip("needs ../shared/models/published_2")
     config, processor = (json.loads((folder / f"{name}.json").read_text()) for name in ("config", "processor_config"))
     encoder = encoder_config(config)
-    assert (encoder["dim"], encoder["num_layers"], encoder["num_heads"]) == (1024, 16, 8)
+    assert (encoder["dim"], encoder["num_layers"], encoder["block"]["num_heads"]) == (1024, 16, 8)
     assert features_config(config, processor["feature_extractor"])["num_mel_bins"] == 80
 
 
@@ -285,11 +285,11 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
     "a bias that is a text": ("encoder", {"attention_bias": "no"}, "attention_bias; got 'no'"),
     "no biases": ("encoder", {"attention_bias": False}, "bias"),
     "a long block": ("encoder", {"context_size": 9}, "max_distance ... 8 and 9"),
-    "no block": ("encoder", {"context_size": 0}, "encoder.attention.context; got 0"),
-    "a wide table": ("encoder", {"max_position_embeddings": 10**9}, "encoder.attention.max_distance"),
+    "no block": ("encoder", {"context_size": 0}, "encoder.block.attention.context; got 0"),
+    "a wide table": ("encoder", {"max_position_embeddings": 10**9}, "encoder.block.attention.max_distance"),
     "an even kernel": ("encoder", {"conv_kernel_size": 4}, "kernel_size; got 4"),
     "a large expansion": ("encoder", {"conv_expansion_factor": 10**9}, "expansion"),
-    "a dropout that is a text": ("encoder", {"activation_dropout": "x"}, "encoder.dropout; got x"),
+    "a dropout that is a text": ("encoder", {"activation_dropout": "x"}, "encoder.block.dropout; got x"),
     "other bins": ("encoder", {"num_mel_bins": 40}, "num_mel_bins ... 80; got 40"),
     "another extractor": ("preprocessor", {"feature_extractor_type": "X"}, "GraniteSpeech5FeatureExtractor"),
     "a new feature": ("preprocessor", {"mean": 1}, "preprocessor.mean ... not support"),
@@ -474,3 +474,11 @@ def test_fifty_steps_train_an_adapter_and_a_killed_run_resumes(fluent: Path, tmp
     assert begin("parts", partial(die_at_save, 2)) == -signal.SIGKILL, (tmp_path / "log").read_text()
     assert begin("parts") == 0, (tmp_path / "log").read_text()
     assert bundle(tmp_path / "parts") == bundle(tmp_path / "whole")
+
+
+def test_blocks_that_cannot_have_a_stride_are_refused() -> None:
+    config = resolved("encoder=turboctc_l", "encoder/block=conformer_block", "encoder.num_strided_layers=1")["encoder"]
+    with refused(InputError, "encoder.block ... strided_block"), torch.device("meta"):
+        component("encoder", config)(80)
+    with torch.device("meta"):
+        assert component("encoder", config | {"num_strided_layers": 0})(80).stride == 2

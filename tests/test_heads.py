@@ -19,13 +19,18 @@ from tests.targets import targets_of
 
 HEADS = sorted(path.stem for path in (CONF / "head").glob("*.yaml"))
 DIM, VOCAB_SIZE = 8, 5
-SMALL = ["encoder.dim=8", "encoder.num_heads=2", "encoder.num_layers=4", "encoder.convolution.kernel_size=3"]
+SMALL = [
+    "encoder.dim=8",
+    "encoder.block.num_heads=2",
+    "encoder.num_layers=4",
+    "encoder.block.convolution.kernel_size=3",
+]
 
 
 def small_model(head: str) -> Model:
     """Make a small Conformer with a head; no parameter has its initial value."""
     torch.manual_seed(0)
-    config = resolved(f"head={head}", *SMALL, "encoder/norm=layer_norm", "encoder.subsampling.num_channels=2")
+    config = resolved(f"head={head}", *SMALL, "encoder/block/norm=layer_norm", "encoder.subsampling.num_channels=2")
     return unlike_new(model_of(config["encoder"], config["head"]).double().eval(), noise=0.1)
 
 

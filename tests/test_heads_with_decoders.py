@@ -24,7 +24,7 @@ from tests.tones import speak
 HEADS, DECODERS = (sorted(path.stem for path in (CONF / group).glob("*.yaml")) for group in ("head", "decode"))
 ALONE = {f"{head} alone": [f"head={head}", "head.ctc_weight=0"] for head in ("tdt", "transducer")}  # without CTC
 PAIRS = [(head, decode) for head in [*HEADS, *ALONE] for decode in DECODERS]
-SMALL = ["encoder.dropout=0.1", "data.batch_seconds=5", "num_threads=1", "trainer.check_val_every_n_epoch=1"]
+SMALL = ["encoder.block.dropout=0.1", "data.batch_seconds=5", "num_threads=1", "trainer.check_val_every_n_epoch=1"]
 RECORDING = torch.from_numpy(speak("abba cab"))
 
 

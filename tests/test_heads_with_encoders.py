@@ -40,11 +40,9 @@ def slow_but(fast: list[tuple[str, ...]], *groups: list[str]) -> Any:
 TINY_ENCODER = {  # each encoder has only some of these keys
     "dim": 32,
     "num_layers": 2,
-    "num_heads": 2,
-    "feed_forward_factor": 2,
     "dropout": 0.1,
     "segment": 32,
-    "convolution": {"kernel_size": 7},
+    "block": {"num_heads": 2, "feed_forward_factor": 2, "dropout": 0.1, "convolution": {"kernel_size": 7}},
     "subsampling": {"num_channels": 8, "dropout": 0.0},
 }
 RESUMED = [
@@ -92,7 +90,8 @@ def test_a_killed_and_resumed_run_gives_bit_identical_results(
 
 @pytest.mark.parametrize(("encoder", "head"), slow_but([("transformer", "transducer")], [*ENCODERS], HEADS))
 def test_every_head_trains_every_weight_of_every_encoder(encoder: str, head: str) -> None:
-    small = {"dim": 16, "num_heads": 2, "num_layers": 4, "subsampling": {"num_channels": 16}}  # of 2, all may be dead
+    # Of two layers, all may be dead.
+    small = {"dim": 16, "num_layers": 4, "subsampling": {"num_channels": 16}, "block": {"num_heads": 2}}
     config = resolved(f"encoder={encoder}", f"head={head}")
     config["encoder"] = overridden(config["encoder"], small)
     tokenizer, features = build_tokenizer(config), build_features(config)
@@ -133,7 +132,7 @@ def test_an_encoder_names_its_blocks_and_their_dimensions_and_strides_are_those_
 
 
 def test_an_encoder_that_ignores_the_taps_of_a_head_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    config = resolved("encoder=transformer", "encoder.num_layers=4", "encoder.dim=16", "encoder.num_heads=2")
+    config = resolved("encoder=transformer", "encoder.num_layers=4", "encoder.dim=16", "encoder.block.num_heads=2")
     tokenizer, features = build_tokenizer(config), build_features(config)
     tokenizer.fit(["abcdef "])
     model = build_model(config, tokenizer, features)

@@ -47,11 +47,11 @@ def test_components_come_from_the_start_model_except_those_replaced_by_name(flue
     own = start_config(fluent / "run")
     assert own.components["encoder"]["dim"] == 32, "the model's dim, not the 144 of conf/"
     assert own.components["optimizer"] == resolved()["optimizer"]
-    other = start_config(fluent / "run", "head=ctc", "encoder.dropout=0.25", "encoder/norm=layer_norm")
+    other = start_config(fluent / "run", "head=ctc", "encoder.block.dropout=0.25", "encoder/block/norm=layer_norm")
     assert other.components["head"] == {"name": "ctc"}
     assert other.components["encoder"]["dim"] == 32
-    assert other.components["encoder"]["dropout"] == 0.25
-    assert other.components["encoder"]["norm"]["name"] == "layer_norm"
+    assert other.components["encoder"]["block"]["dropout"] == 0.25
+    assert other.components["encoder"]["block"]["norm"]["name"] == "layer_norm"
 
 
 @pytest.mark.parametrize("debug", [[], ["debug=fast"]])
@@ -410,8 +410,8 @@ def test_a_pattern_that_matches_nothing_or_everything_is_reported_in_one_line(fl
 
 
 def test_a_component_cannot_be_removed(fluent: Path) -> None:
-    with refused(InputError, "not removed; got ~encoder.norm"):
-        with_parts(settings_with(f"init.from={fluent / 'run'}"), ["~encoder.norm"])
+    with refused(InputError, "not removed; got ~encoder.block.norm"):
+        with_parts(settings_with(f"init.from={fluent / 'run'}"), ["~encoder.block.norm"])
 
 
 def test_an_absent_model_is_reported_in_one_line(tmp_path: Path) -> None:

@@ -196,7 +196,7 @@ def test_adapters_have_the_learning_rate_of_their_block() -> None:
 
 
 def gradients(recompute: bool) -> dict[str, Tensor]:
-    net = Net("encoder=conformer_s", "encoder/norm=layer_norm")
+    net = Net("encoder=conformer_s", "encoder/block/norm=layer_norm")
     insert(net, dropout=0.3)
     stir(net)
     if recompute:
@@ -227,7 +227,7 @@ def test_dropout_applies_to_the_input_of_the_adapter_and_only_in_training() -> N
 
 @pytest.mark.slow
 def test_a_compiled_block_gives_equal_gradients() -> None:
-    net = Net("encoder=conformer_s", "encoder/norm=layer_norm")
+    net = Net("encoder=conformer_s", "encoder/block/norm=layer_norm")
     insert(net)
     stir(net)
     net(*batch()).square().sum().backward()

@@ -19,7 +19,7 @@ from tests.processes import bundle, finish, start
 from tests.tones import sentences, write_corpus
 
 # A step uses all utterances, like a validation, so its losses equal those of the validation before it.
-AS_VALIDATED = ["augment=[]", "encoder/norm=layer_norm", "data.batch_seconds=1000", "data.jitter=0"]
+AS_VALIDATED = ["augment=[]", "encoder/block/norm=layer_norm", "data.batch_seconds=1000", "data.jitter=0"]
 NAMES = ["train", "a,b"]  # the name of a column may need quotes
 
 

@@ -33,7 +33,7 @@ def test_the_description_names_parts_features_and_tokens(fluent: Path, capsys: p
     printed = capsys.readouterr().out
     for part in (
         "encoder: conformer",
-        "encoder.norm: ",
+        "encoder.block.norm: ",
         "head: ctc",
         "16,000 Hz",
         "every 10 ms",

@@ -243,9 +243,9 @@ def test_only_linear_layers_of_blocks_are_matrices(encoder: str) -> None:
     assert actual == expected
 
 
-PARTS = {  # files of conf/encoder: each part with a stacked weight, and the number of its matrices
-    **{f"attention={path.stem}": 3 for path in (CONF / "encoder" / "attention").glob("*.yaml")},
-    **{f"convolution={path.stem}": 2 for path in (CONF / "encoder" / "convolution").glob("*.yaml")},
+PARTS = {  # files of conf/encoder/block: each part with a stacked weight, and the number of its matrices
+    **{f"attention={path.stem}": 3 for path in (CONF / "encoder" / "block" / "attention").glob("*.yaml")},
+    **{f"convolution={path.stem}": 2 for path in (CONF / "encoder" / "block" / "convolution").glob("*.yaml")},
 }
 
 
@@ -253,7 +253,7 @@ PARTS = {  # files of conf/encoder: each part with a stacked weight, and the num
 def test_each_attention_and_each_convolution_states_its_matrices(part: str) -> None:
     """A weight is stacked if its layer has more outputs than inputs; the feed-forward layers are named otherwise."""
     group = part.partition("=")[0]
-    model = meta_model("encoder=conformer_xs", f"encoder/{part}", "encoder.feed_forward_factor=4")
+    model = meta_model("encoder=conformer_xs", f"encoder/block/{part}", "encoder.block.feed_forward_factor=4")
     at = places(model, model.depths)
     layers = {name: layer for name, layer in model.named_modules() if isinstance(layer, nn.Linear)}
     stacked = {
@@ -380,7 +380,7 @@ def test_the_logged_rate_is_that_of_optimizer_lr_even_if_only_matrices_are_train
 @pytest.mark.parametrize(
     "chosen",
     [
-        ["ema.decay=0.9", "encoder.dropout=0.1", "optimizer.layer_decay=0.9"],
+        ["ema.decay=0.9", "encoder.block.dropout=0.1", "optimizer.layer_decay=0.9"],
         ["trainer.precision=bf16-mixed", "trainer.accumulate_grad_batches=2"],
         ["init.frozen=[encoder.blocks.0.*]", "init.frozen_steps=3"],
     ],

@@ -34,16 +34,24 @@ CHOICES = [
     ["augment=[edges,noise,reverberation,simulated_room,gain,codec]"],
     ["encoder=transformer"],
     ["encoder=fast_conformer_s", "tokenizer=huggingface"],
-    ["encoder/attention=local_attention", "encoder/norm=layer_norm", "optimizer=muon"],
+    ["encoder/block/attention=local_attention", "encoder/block/norm=layer_norm", "optimizer=muon"],
     ["features/normalize=per_utterance"],
     ["features/normalize=global_cmvn", "tokenizer=sentencepiece"],
-    ["decode=beam", "schedule=noam", "head=ctc", "encoder/activation=gelu"],
+    ["decode=beam", "schedule=noam", "head=ctc", "encoder/block/activation=gelu"],
     ["features=slaney_fbank", "head=ctc_self_conditioned", "head.num_intermediate=1"],
     ["encoder=transformer_xl", "head=ctc_consistency"],
     ["encoder=conformer_streaming_xs"],
     ["encoder=fast_conformer_streaming_s"],
-    ["encoder/attention=rotary_attention", "encoder/convolution=plain_convolution", "encoder/norm=switchable_norm"],
-    ["encoder/convolution=dilated_convolution", "encoder/norm=group_norm", "encoder/activation=learnt_swish"],
+    [
+        "encoder/block/attention=rotary_attention",
+        "encoder/block/convolution=plain_convolution",
+        "encoder/block/norm=switchable_norm",
+    ],
+    [
+        "encoder/block/convolution=dilated_convolution",
+        "encoder/block/norm=group_norm",
+        "encoder/block/activation=learnt_swish",
+    ],
     ["head=ctc_attention", "decode=joint_beam"],
     ["head=ctc_attention", "head/residual=post_norm", "decode=attention_rescoring"],
     ["head=transducer", "decode=transducer_beam"],
@@ -54,12 +62,12 @@ CHOICES = [
 ]
 if ZOO in homes():
     CHOICES += [
-        ["features/normalize=unit_variance", "encoder/attention=shaw_attention"],
+        ["features/normalize=unit_variance", "encoder/block/attention=shaw_attention"],
         ["encoder=medasr_l"],
         ["encoder=turboctc_l", "encoder/subsampling=strided_conv", "encoder.subsampling.num_channels=4"],
     ]
 SMALL = [
-    *("encoder.dim=16", "encoder.num_layers=2", "encoder.num_heads=2", "encoder.feed_forward_factor=1"),
+    *("encoder.dim=16", "encoder.num_layers=2", "encoder.block.num_heads=2", "encoder.block.feed_forward_factor=1"),
     *("encoder.subsampling.num_channels=4", "trainer.max_epochs=1", "trainer.max_steps=1", "trainer.accelerator=cpu"),
     *("schedule.warmup_steps=1", "data.batch_seconds=30"),
 ]
@@ -131,14 +139,14 @@ def test_every_wrong_setting_is_reported_in_one_line_or_accepted() -> None:
         (["encoder.num_layers=0"], "encoder.num_layers; got 0"),
         (["encoder.num_layers=1.5"], "encoder.num_layers; got 1.5"),
         (["encoder.num_layers=two"], "encoder.num_layers; got 'two'"),
-        (["encoder.num_heads=0"], "encoder.num_heads; got 0"),
+        (["encoder.block.num_heads=0"], "encoder.block.num_heads; got 0"),
         (["encoder.dim=0"], "encoder.dim; got 0"),
         (
-            ["encoder.convolution.kernel_size=-1"],
-            "encoder.convolution.kernel_size; got -1",
+            ["encoder.block.convolution.kernel_size=-1"],
+            "encoder.block.convolution.kernel_size; got -1",
         ),
         (["encoder.num_layers=1000", "encoder.dim=65536"], "model ... with its gradients"),
-        (["encoder.norm.momentum=2"], "encoder.norm.momentum; got 2"),
+        (["encoder.block.norm.momentum=2"], "encoder.block.norm.momentum; got 2"),
         (
             ["trainer.max_epochs=0"],
             "trainer.max_epochs; got 0",
@@ -433,7 +441,8 @@ def test_every_damaged_bundle_is_refused_in_one_line_or_works(bundle: Path) -> N
 def test_a_large_net_in_a_config_takes_no_memory(bundle: Path) -> None:
     config = json.loads((bundle / "config.json").read_text())
     large = []
-    for key, value in (("num_layers", 1_000_000), ("num_layers", 1_000), ("dim", 65_536), ("feed_forward_factor", 64)):
+    block = config["encoder"]["block"] | {"feed_forward_factor": 64}
+    for key, value in (("num_layers", 1_000_000), ("num_layers", 1_000), ("dim", 65_536), ("block", block)):
         large.append(("config.json", json.dumps(config | {"encoder": config["encoder"] | {key: value}})))
     large.append(("config.json", json.dumps(config | {"features": config["features"] | {"num_mel_bins": 10**9}})))
     assert tried(bundle, large) < 300

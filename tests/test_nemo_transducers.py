@@ -374,7 +374,7 @@ def test_local_attention_is_converted_in_both_directions(tmp_path: Path) -> None
     path = archive(tmp_path, config("tdt", encoder=near), state("tdt"))
     assert main([str(path), "-o", str(tmp_path / "ours")]) == 0
     before = read_bundle(tmp_path / "ours")
-    assert before.config["encoder"]["attention"] == {"name": "local_attention", "context": 3, "bias": False}
+    assert before.config["encoder"]["block"]["attention"] == {"name": "local_attention", "context": 3, "bias": False}
     assert main([str(tmp_path / "ours"), "--to", "nemo", "-o", str(tmp_path / "back.nemo")]) == 0
     assert from_nemo(tmp_path / "back.nemo").bundle.config == before.config
 
@@ -383,7 +383,7 @@ def test_local_attention_is_converted_in_both_directions(tmp_path: Path) -> None
 def test_full_attention_in_a_band_is_local_attention(sides: list[Any], tmp_path: Path) -> None:
     path = archive(tmp_path, config("tdt", encoder={"att_context_size": sides}), state("tdt"))
     encoder = from_nemo(path).bundle.config["encoder"]
-    assert encoder["attention"] == {"name": "local_attention", "context": 3, "bias": False}
+    assert encoder["block"]["attention"] == {"name": "local_attention", "context": 3, "bias": False}
     for other in ([3, 4], [3, -1], [[3, 3], [4, 4]]):
         path = archive(tmp_path, config("tdt", encoder={"att_context_size": other}), state("tdt"))
         assert_refused(path, "att_context_size", tmp_path)
@@ -417,7 +417,11 @@ def test_full_attention_becomes_local_attention_with_the_same_weights(tmp_path: 
     for source, name in ((path, "of nemo"), (tmp_path / "full", "of a bundle")):
         assert main([str(source), "--local-attention", "100", "-o", str(tmp_path / name)]) == 0
         local = read_bundle(tmp_path / name)
-        assert local.config["encoder"]["attention"] == {"name": "local_attention", "context": 100, "bias": False}
+        assert local.config["encoder"]["block"]["attention"] == {
+            "name": "local_attention",
+            "context": 100,
+            "bias": False,
+        }
         assert_equal(local.weights, read_bundle(tmp_path / "full").weights)
     waveform = torch.randn(2 * SAMPLE_RATE)  # shorter than the context, so local attention gives the same text
     texts = [
@@ -425,6 +429,6 @@ def test_full_attention_becomes_local_attention_with_the_same_weights(tmp_path: 
         for name in ("full", "of nemo", "of a bundle")
     ]
     assert len(set(texts)) == 1
-    with refused(InputError, "encoder.attention.context", got=0):
+    with refused(InputError, "encoder.block.attention.context", got=0):
         main([str(path), "--local-attention", "0", "-o", str(tmp_path / "none")])
     assert not (tmp_path / "none").exists()

@@ -1,4 +1,4 @@
-"""Each norm of conf/encoder/norm except masked_batch_norm equals its equation in plain loops over utterances."""
+"""Each norm of conf/encoder/block/norm except masked_batch_norm equals its equation in plain loops over utterances."""
 
 from collections.abc import Callable
 from typing import Any
@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from asr.base.settings.conf import names
-from asr.components.encoder.norm.switchable_norm import SwitchableNorm
+from asr.components.encoder.block.norm.switchable_norm import SwitchableNorm
 from asr.core.build import component
 from asr.errors import InputError
 from asr.lengths import padding_mask
@@ -66,8 +66,10 @@ PLAIN: dict[str, Callable[[Any, list[Tensor]], list[Tensor]]] = {
 
 def random_norm(name: str) -> Any:
     """Make a norm in float64, with random parameters and running statistics."""
-    config = resolved(f"encoder/norm={name}")["encoder"]["norm"]
-    norm = component("encoder/norm", config | ({"num_groups": GROUPS} if name == "group_norm" else {}))(DIM).double()
+    config = resolved(f"encoder/block/norm={name}")["encoder"]["block"]["norm"]
+    norm = component("encoder/block/norm", config | ({"num_groups": GROUPS} if name == "group_norm" else {}))(
+        DIM
+    ).double()
     with torch.no_grad():
         for tensor in norm.state_dict().values():
             tensor.uniform_(0.3, 2.0)
@@ -82,7 +84,7 @@ def random_batch() -> tuple[Tensor, Tensor]:
 
 
 def test_every_norm_has_a_reference_implementation_in_this_file() -> None:
-    named = {*names("encoder/norm")}
+    named = {*names("encoder/block/norm")}
     assert named == PLAIN.keys() | {"masked_batch_norm"}  # masked_batch_norm is in test_batch_norm.py
 
 
@@ -127,6 +129,6 @@ def test_the_running_statistics_of_switchable_norm_equal_those_of_batch_norm() -
 
 
 def test_groups_that_do_not_divide_the_channels_are_refused_in_one_line() -> None:
-    must = "encoder.norm.num_groups; got num_groups=5 and 6 channels"
+    must = "encoder.block.norm.num_groups; got num_groups=5 and 6 channels"
     with refused(InputError, must):
-        component("encoder/norm", {"name": "group_norm", "num_groups": 5, "eps": EPS})(DIM)
+        component("encoder/block/norm", {"name": "group_norm", "num_groups": 5, "eps": EPS})(DIM)

@@ -163,7 +163,7 @@ def test_an_unknown_option_is_refused_in_one_line(
     assert capsys.readouterr().err == ""
 
 
-@pytest.mark.parametrize("override", ["adapter=null", "encoder/norm=null"])
+@pytest.mark.parametrize("override", ["adapter=null", "encoder/block/norm=null"])
 def test_null_instead_of_a_file_of_conf_is_refused(override: str) -> None:
     group = override.partition("=")[0]
     with refused(InputError, f"{group} ... null", cure=f"~{group}"):

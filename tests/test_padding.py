@@ -23,13 +23,19 @@ from asr.apps.check.padding import (
     padded,
     utterances,
 )
+from asr.base.settings.conf import default_settings
 from asr.core.data.batch import Example, collate
 from asr.core.data.manifest import Utterance
 from asr.core.recognition.model import Model
 from tests.conftest import ENCODERS, OTHER_PARTS, SMALLEST_ENCODERS, overridden, resolved
 
-SHALLOW = {"num_layers": 2, "dropout": 0.0}  # the width is that of conf/, for realistic rounding errors
-NARROW = {**SHALLOW, "dim": 16, "num_heads": 4, "feed_forward_factor": 2}  # for tests of gradients, which are slower
+# The width is that of conf/, for realistic rounding errors.
+SHALLOW: dict[str, Any] = {
+    "num_layers": 2,
+    "dropout": 0.0,
+    "block": {"dropout": 0.0},
+}
+NARROW = {**SHALLOW, "dim": 16, "block": {"dropout": 0.0, "num_heads": 4, "feed_forward_factor": 2}}  # for gradients
 FEW_CHANNELS = {"num_channels": 4, "dropout": 0.0}
 NEAR = {"context": 3, "left": 3, "right": 2}  # frames; most utterances are several times as long
 SEGMENTS = {"segment": 4, "training_memory": 3, "memory": 5}
@@ -72,14 +78,10 @@ IN_FLOAT64 = pytest.mark.parametrize(
 
 def norm(case: Case) -> str | None:
     """Return the name of the norm, without composing the config, which takes long for so many cases."""
-    groups = {
-        group: name
-        for entry in ENCODERS[case[0].partition("=")[2]].get("defaults", [])
-        if entry != "_self_"
-        for group, name in entry.items()
-    }
+    settings = default_settings("encoder", case[0].partition("=")[2])
     chosen = dict(override.removeprefix("encoder/").split("=") for override in case)
-    return (groups | chosen).get("norm")
+    name: str | None = chosen.get("block/norm", settings.get("block", {}).get("norm", {}).get("name"))
+    return name
 
 
 OWN_STATISTICS = cases([case for case in ALL if norm(case) not in OF_THE_BATCH])
@@ -88,7 +90,8 @@ OWN_STATISTICS = cases([case for case in ALL if norm(case) not in OF_THE_BATCH])
 def make_model(case: Case, dtype: torch.dtype, size: dict[str, Any]) -> Model:
     """Make a small model whose parameters and running statistics all differ from their initial values."""
     torch.manual_seed(0)
-    encoder = overridden(encoder_config(case), size | SIZES | {"subsampling": FEW_CHANNELS, "attention": NEAR})
+    changes = size | SIZES | {"subsampling": FEW_CHANNELS, "block": size["block"] | {"attention": NEAR}}
+    encoder = overridden(encoder_config(case), changes)
     return unlike_new(model_of(encoder, {"name": "ctc"}).to(dtype))
 
 

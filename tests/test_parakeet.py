@@ -326,8 +326,8 @@ def test_a_damaged_folder_is_refused_in_one_line(name: str, damage: str, tmp_pat
         (["features.num_mel_bins=20"], "features.num_mel_bins; got 20"),
         (["features.pad_mode=reflect"], "features.pad_mode; got reflect"),
         (
-            ["encoder.feed_forward_bias=false"],
-            "encoder.feed_forward_bias; got false",
+            ["encoder.block.feed_forward_bias=false"],
+            "encoder.block.feed_forward_bias; got false",
         ),
     ],
 )

@@ -114,7 +114,7 @@ PARTS = {
     "callback/count_steps": (CALLBACK, ""),
     "metric/texts": (METRIC, ""),
     "head/scaled_ctc": (HEAD, "scale: 1.5\n"),
-    "encoder/activation/softsign": (ACTIVATION, ""),
+    "encoder/block/activation/softsign": (ACTIVATION, ""),
     "token_model/small": (TOKEN_MODEL, "dim: 8\n"),
 }
 
@@ -145,7 +145,7 @@ def lab(tmp_path_factory: pytest.TempPathFactory, tones: Path) -> Path:
 
     def make(folder: Path) -> None:
         write_plugin(folder)
-        chosen = [f"plugins=[{PLUGIN}]", "head=scaled_ctc", "encoder/activation=softsign", *TINY, "run_dir=run"]
+        chosen = [f"plugins=[{PLUGIN}]", "head=scaled_ctc", "encoder/block/activation=softsign", *TINY, "run_dir=run"]
         chosen.append("callback=[count_steps]")
         for steps in (2, 4):
             ending = [f"trainer.max_steps={steps}", "resume.allow=[trainer.max_steps]"]
@@ -170,7 +170,7 @@ def test_a_bundle_records_the_plugin_of_its_parts(lab: Path) -> None:
     config = json.loads((lab / "run" / "bundle" / "config.json").read_text())
     assert config["plugins"] == [PLUGIN]
     assert config["head"] == {"name": "scaled_ctc", "scale": 1.5}
-    assert config["encoder"]["activation"] == {"name": "softsign"}
+    assert config["encoder"]["block"]["activation"] == {"name": "softsign"}
 
 
 @pytest.fixture(scope="session")
@@ -284,7 +284,7 @@ def test_settings_of_a_plugins_component_obey_the_same_checks(importable: Path) 
 def test_a_metric_is_computed_from_the_texts_of_all_processes(lab: Path, tones: Path) -> None:
     """The learning rate is 0, and there are no batch statistics, so that both runs have equal weights."""
     chosen = [f"plugins=[{PLUGIN}]", "metric=[texts]", *TINY, *tone_corpus(tones), "trainer.max_epochs=1"]
-    chosen += ["optimizer.lr=0", "encoder/norm=layer_norm", "corpus.test=[]"]
+    chosen += ["optimizer.lr=0", "encoder/block/norm=layer_norm", "corpus.test=[]"]
     for name, more in (("one", []), ("two", ["trainer.strategy=ddp", "trainer.devices=2"])):
         ended = train(lab, *chosen, *more, f"run_dir={name}")
         assert ended.returncode == 0, ended.stderr

@@ -179,7 +179,7 @@ def test_a_repeated_validation_is_stored_once(tones: Path, tmp_path: Path) -> No
 
 def test_each_validation_stores_the_hypotheses_of_the_same_utterances(tones: Path, tmp_path: Path) -> None:
     """Two processes store the same samples as one, because the learning rate is 0 and no norm has batch statistics."""
-    still = ["optimizer.lr=0", "encoder/norm=layer_norm", "trainer.max_epochs=2"]
+    still = ["optimizer.lr=0", "encoder/block/norm=layer_norm", "trainer.max_epochs=2"]
     for world_size in (1, 2):
         settings = config(tmp_path / str(world_size), tones, *still, *(TWO if world_size > 1 else []))
         assert finish(start(settings, tmp_path / "log", world_size=world_size)) == 0, (tmp_path / "log").read_text()

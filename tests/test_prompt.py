@@ -328,7 +328,12 @@ def test_an_exported_model_recognises_in_the_language_of_the_export(
 @pytest.mark.slow
 def test_the_step_of_an_exported_stream_recognises_in_the_language_of_the_export(tmp_path: Path) -> None:
     """The export compares each program, also the step, with the model; a step without the prompt would differ."""
-    streaming = ["encoder=conformer_streaming_xs", "encoder.dim=16", "encoder.num_layers=2", "encoder.num_heads=2"]
+    streaming = [
+        "encoder=conformer_streaming_xs",
+        "encoder.dim=16",
+        "encoder.num_layers=2",
+        "encoder.block.num_heads=2",
+    ]
     model, config = fresh(*streaming), resolved(*TINY, *PROMPT, "head=ctc", *streaming)
     files = fitted_files(model.tokenizer, model.features, model.labels)
     replace_bundle(tmp_path / "streaming", Bundle(model_config(config), files, model.state_dict(), ""))

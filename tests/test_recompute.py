@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 
-from asr.components.encoder.norm.masked_batch_norm import MaskedBatchNorm
+from asr.components.encoder.block.norm.masked_batch_norm import MaskedBatchNorm
 from asr.core.build import component
 from asr.core.training.gradient_checkpointing import recompute_blocks
 from asr.errors import InputError
@@ -27,16 +27,21 @@ NUM_MEL_BINS = 20
 CASES = pytest.mark.parametrize(
     "overrides",
     [
-        ("encoder=conformer_s", "encoder/norm=masked_batch_norm"),
-        ("encoder=conformer_s", "encoder/norm=layer_norm"),
+        ("encoder=conformer_s", "encoder/block/norm=masked_batch_norm"),
+        ("encoder=conformer_s", "encoder/block/norm=layer_norm"),
         ("encoder=transformer",),
         ("encoder=transformer_xl", "encoder.segment=5"),
         ("encoder=lstm",),
     ],
     ids=lambda overrides: "-".join(override.split("=")[1] for override in overrides),
 )
-SMALL = {"dim": 16, "num_heads": 4, "num_layers": 3, "feed_forward_factor": 2, "subsampling": {"num_channels": 4}}
-BATCH_NORM = ("encoder=conformer_s", "encoder/norm=masked_batch_norm")
+SMALL = {
+    "dim": 16,
+    "num_layers": 3,
+    "subsampling": {"num_channels": 4},
+    "block": {"num_heads": 4, "feed_forward_factor": 2},
+}
+BATCH_NORM = ("encoder=conformer_s", "encoder/block/norm=masked_batch_norm")
 
 
 def make_encoder(

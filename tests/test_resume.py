@@ -29,7 +29,7 @@ KILLS = 10
 # accumulation windows, and a validation after each epoch.
 RUN = [
     *TINY,
-    "encoder.dropout=0.1",
+    "encoder.block.dropout=0.1",
     "augment=[speed_perturb,spec_augment]",
     "data.batch_seconds=5",
     "trainer.accumulate_grad_batches=2",

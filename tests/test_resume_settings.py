@@ -11,6 +11,7 @@ from asr.core.checkpoint.load import checkpoint_extra
 from asr.core.data.position import Position, Share, start_of_epoch
 from asr.core.run.resume import changes, check_allowed, find_resume
 from asr.errors import InputError
+from tests.bundles.make import in_format_11
 from tests.conftest import resolved
 from tests.refusals import refused
 
@@ -71,6 +72,14 @@ def test_an_epoch_that_was_planned_with_rounded_lengths_begins_again(
     assert resume is not None
     assert resume.position == position
     assert changes(resume.run.settings, today()) == {}
+
+
+def test_a_run_of_format_11_resumes_with_the_settings_of_its_blocks_in_their_section(tmp_path: Path) -> None:
+    save(tmp_path, today() | {"encoder": in_format_11(today()["encoder"])}, format_number=11)
+    resume = find_resume(tmp_path)
+    assert resume is not None
+    assert changes(resume.run.settings, today()) == {}
+    assert changes(resume.run.settings, today("encoder.block.num_heads=2")).keys() == {"encoder.block.num_heads"}
 
 
 def test_a_run_of_an_unreleased_format_is_refused_with_the_command_that_converts_its_bundle(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ import math
 import torch
 from torch import Tensor
 
-from asr.components.encoder.attention.rotary_attention import RotaryAttention
+from asr.components.encoder.block.attention.rotary_attention import RotaryAttention
 from asr.errors import InputError
 from asr.lengths import padding_mask
 from tests.refusals import refused
@@ -84,6 +84,6 @@ def test_dropout_of_the_attention_weights_is_active_only_in_training() -> None:
 
 
 def test_an_odd_number_of_channels_per_head_is_refused_in_one_line() -> None:
-    must = "encoder.dim ... encoder.num_heads ... dim=18 ... num_h"
+    must = "encoder.dim ... encoder.block.num_heads ... dim=18 ... num_h"
     with refused(InputError, must):
         RotaryAttention(18, 6, 0.0, bias=True)

@@ -146,12 +146,15 @@ def test_more_settings_that_differ_are_listed_against_the_most_frequent_values()
 
 
 def test_settings_that_only_one_component_has_are_left_out() -> None:
-    conformer = {"encoder.name": "conformer", "encoder.dim": 8, "encoder.num_heads": 2, "seed": 0}
+    conformer = {"encoder.name": "conformer", "encoder.dim": 8, "encoder.block.num_heads": 2, "seed": 0}
     lstm = {"encoder.name": "lstm", "encoder.dim": 8, "seed": 0}
     prompted = {**lstm, "prompt.name": "label", "prompt.label": "language"}
     assert differing([conformer, lstm]) == ["encoder.name"]
     assert differing([lstm, prompted]) == ["prompt.name"]
-    assert differing([conformer, lstm, {**conformer, "encoder.num_heads": 4}]) == ["encoder.name", "encoder.num_heads"]
+    assert differing([conformer, lstm, {**conformer, "encoder.block.num_heads": 4}]) == [
+        "encoder.name",
+        "encoder.block.num_heads",
+    ]
     assert differing([lstm, {**lstm, "trainer.max_time": "1h"}]) == ["trainer.max_time"]
 
 

@@ -34,7 +34,7 @@ TWO = ["trainer.strategy=ddp", "trainer.devices=2"]
 RUN = [
     *TINY,
     "augment=[speed_perturb,spec_augment]",
-    "encoder.dropout=0.1",
+    "encoder.block.dropout=0.1",
     "data.batch_seconds=10",
     "data.timeout_seconds=2",
     "trainer.max_epochs=2",

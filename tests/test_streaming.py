@@ -122,7 +122,7 @@ def streaming_recognizer(
     """Make a recogniser with random weights that emits many tokens: the best token changes with every frame."""
     torch.manual_seed(3)
     config = resolved("encoder=conformer_streaming_xs", *head)
-    small = {"num_layers": 2, "dim": 32, "num_heads": 2, "subsampling": {"num_channels": 4}}
+    small = {"num_layers": 2, "dim": 32, "subsampling": {"num_channels": 4}, "block": {"num_heads": 2}}
     config["encoder"] = overridden(config["encoder"], small) | {"chunk_frames": 6, "left_frames": 10, "right_frames": 3}
     config["decode"] = decode or config["decode"]
     tokenizer = build_tokenizer(config)

@@ -63,6 +63,7 @@ RECIPES_MAY = {
     *("errors", "base/system", "base/storage", "base/text", "base/audio", "core.data.manifest", "apps/finetune"),
     *(
         "apps.bulk.statistics",
+        "core.checkpoint.formats",
         "core.evaluation.bootstrap",
         "core.evaluation.utterances",
         "core.evaluation.word_errors",

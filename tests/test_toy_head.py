@@ -137,9 +137,9 @@ class Softsign(nn.Module):
 PARTS = {
     "head/token_count": (HEAD, ""),
     "decode/repeated": (DECODER, ""),
-    "encoder/norm/largest_channel": (NORM, "floor: 1.0e-3\n"),
-    "encoder/convolution/frame_before": (CONVOLUTION, ""),
-    "encoder/activation/softsign": (ACTIVATION, ""),
+    "encoder/block/norm/largest_channel": (NORM, "floor: 1.0e-3\n"),
+    "encoder/block/convolution/frame_before": (CONVOLUTION, ""),
+    "encoder/block/activation/softsign": (ACTIVATION, ""),
 }
 
 
@@ -187,11 +187,11 @@ def test_the_error_for_a_decoder_that_does_not_fit_its_head_names_both(house: Pa
 
 @pytest.mark.slow
 def test_new_parts_of_a_block_train_and_are_in_the_bundle(house: Path, tones: Path) -> None:
-    tiny = [setting for setting in TINY if not setting.startswith("encoder.convolution")]
-    parts = [path.removeprefix("encoder/").split("/") for path in PARTS if path.startswith("encoder/")]
-    chosen = [f"encoder/{group}={name}" for group, name in parts]
-    chosen.append("~encoder.convolution.kernel_size")  # conformer_* sets it, but this convolution lacks it
+    tiny = [setting for setting in TINY if not setting.startswith("encoder.block.convolution")]
+    parts = [path.removeprefix("encoder/block/").split("/") for path in PARTS if path.startswith("encoder/")]
+    chosen = [f"encoder/block/{group}={name}" for group, name in parts]
+    chosen.append("~encoder.block.convolution.kernel_size")  # conformer_* sets it, but this convolution lacks it
     ended = run(house, "asr.train", *chosen, *tiny, *tone_corpus(tones), "run_dir=parts", "trainer.max_steps=2")
     assert ended.returncode == 0, ended.stderr
-    config = json.loads((house / "parts" / "bundle" / "config.json").read_text())["encoder"]
+    config = json.loads((house / "parts" / "bundle" / "config.json").read_text())["encoder"]["block"]
     assert {group: config[group]["name"] for group, _ in parts} == dict(parts)

@@ -1,6 +1,7 @@
 """The Transformer-XL: encoding by segments with memory equals plain loops in one pass with the corresponding mask."""
 
 import math
+from functools import partial
 from typing import Any
 
 import pytest
@@ -8,9 +9,10 @@ import torch
 from torch import Tensor
 
 from asr.components.encoder import transformer_xl
-from asr.components.encoder.activation.gelu import GELU
-from asr.components.encoder.residual.post_norm import PostNorm
-from asr.components.encoder.residual.pre_norm import PreNorm
+from asr.components.encoder.block.activation.gelu import GELU
+from asr.components.encoder.block.residual.post_norm import PostNorm
+from asr.components.encoder.block.residual.pre_norm import PreNorm
+from asr.components.encoder.block.transformer_xl_block import TransformerXLBlock
 from asr.components.encoder.transformer_xl import TransformerXL
 from asr.core.build import component
 from asr.errors import InputError
@@ -28,15 +30,13 @@ def make(segment: int, training_memory: int, memory: int, residual: Any = PreNor
         DIM,
         dim=DIM,
         num_layers=LAYERS,
-        num_heads=HEADS,
-        feed_forward_factor=2,
-        dropout=0.0,
         segment=segment,
         training_memory=training_memory,
         memory=memory,
         subsampling=NoSubsampling,
-        activation=GELU,
-        residual=residual,
+        block=partial(
+            TransformerXLBlock, num_heads=HEADS, feed_forward_factor=2, dropout=0.0, activation=GELU, residual=residual
+        ),
     ).double()
     with torch.no_grad():
         for parameter in encoder.parameters():
@@ -143,7 +143,7 @@ def test_frames_before_a_segment_have_no_gradient_but_affect_the_output() -> Non
 
 
 def test_a_dim_that_is_not_a_multiple_of_num_heads_is_an_error_that_names_both() -> None:
-    config = {**resolved("encoder=transformer_xl")["encoder"], "dim": 18, "num_heads": 4}
+    config = {**resolved("encoder=transformer_xl")["encoder"], "dim": 18}
     must = "encoder.dim ... dim=18 ... num_heads=4"
     with refused(InputError, must):
         component("encoder", config)(80)

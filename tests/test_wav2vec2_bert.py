@@ -19,7 +19,7 @@ from transformers import (
 )
 
 from asr.apps.convert.huggingface.convert import from_huggingface
-from asr.apps.zoo.encoder.attention.shaw_attention import ShawAttention
+from asr.apps.zoo.encoder.block.attention.shaw_attention import ShawAttention
 from asr.apps.zoo.wav2vec2_bert import MASK, features_config
 from asr.base.text.normalize import basic
 from asr.convert import main
@@ -320,7 +320,7 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
     "a billion layers": ("config", {"num_hidden_layers": 10**9}, "num_layers"),
     "a negative size": ("config", {"hidden_size": -16, "output_hidden_size": -16}, "encoder.dim; got -16"),
     "tensors of another size": ("config", {"hidden_size": 32, "output_hidden_size": 32}, "32 ... config says"),
-    "a wide table": ("config", {"left_max_position_embeddings": 10**9}, "encoder.attention.left"),
+    "a wide table": ("config", {"left_max_position_embeddings": 10**9}, "encoder.block.attention.left"),
     "a blank after the last piece": ("config", {"pad_token_id": 10}, "pad_token_id; got 10"),
     "no size of the head": ("config", {"vocab_size": None}, "vocab_size; got null"),
     "a large head": ("config", {"vocab_size": 10**12}, "vocab_size"),

@@ -19,9 +19,9 @@ from tools.coverage_map import ROOT
 
 HEADS = ("ctc", "ctc_intermediate", "ctc_attention", "ctc_consistency", "tdt", "transducer")
 SMALL = [
-    *("encoder.dim=32", "encoder.num_layers=2", "encoder.num_heads=2", "encoder.subsampling.num_channels=8"),
+    *("encoder.dim=32", "encoder.num_layers=2", "encoder.block.num_heads=2", "encoder.subsampling.num_channels=8"),
     *("data.max_train_utterances=80", "data.batch_seconds=12", "augment=[speed_perturb,spec_augment]"),
-    *("data.sorted_epochs=0", "encoder.dropout=0.1"),
+    *("data.sorted_epochs=0", "encoder.block.dropout=0.1"),
 ]
 COMMON = ["trainer.max_epochs=-1", "trainer.log_every_n_steps=1", "trainer.accelerator=cpu", "num_threads=1"]
 WAYS = {

@@ -7,8 +7,8 @@ every component that a model needs must come from a plugin.
     augment/      changes of a training utterance: speed, waveform (S,), features (T, F)
     features/     waveform (S,) to features (T, F); normalize/ is their last step, batched/ computes a whole batch
     tokenizer/    text to tokens, and back
-    encoder/      features to encoder_out (B, T', D); its parts are in subsampling/ attention/ convolution/ norm/
-                  activation/ residual/ cell/
+    encoder/      features to encoder_out (B, T', D); subsampling/ has front-ends, block/ the blocks of Conformers and
+                  Transformers with the parts of blocks in folders, cell/ recurrent layers
     prompt/       encoder_out and a label of the utterance, such as its language, to encoder_out
     head/         encoder_out to losses and log_probs; predictor/ has the prediction networks of transducers,
                   residual/ the connections of the attention decoder

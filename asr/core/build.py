@@ -361,7 +361,7 @@ def component(group: str, config: Config, where: str = "") -> partial[Any]:
     `group` and `config["name"]` name the file `<group>/<name>.py` of asr, or of a plugin that the command names.
     The class is defined there and is named after the file, or after file and folder (head/predictor/gru.py:
     GRUPredictor). A setting that is itself a component's config, such as `norm: {name: layer_norm, ...}` in group
-    `encoder`, is resolved in the group `encoder/norm` and bound as a callable.
+    `encoder`, is resolved in the group `encoder/block/norm` and bound as a callable.
 
     A bundle's config may come from an untrusted source: it can only name files in <group> of these packages.
 

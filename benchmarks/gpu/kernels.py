@@ -17,7 +17,7 @@ from benchmarks.results import Results
 
 NAME = "gpu_kernels"
 ENCODERS = sorted(path.stem for path in (CONF / "encoder").glob("*.yaml"))
-ENCODER_OF_ALL_ATTENTIONS = "conformer_s"  # runs with each attention of conf/encoder/attention
+ENCODER_OF_ALL_ATTENTIONS = "conformer_s"  # runs with each attention of conf/encoder/block/attention
 OPERATION = re.compile(r"aten::_scaled_dot_product_(.*attention\w*)$")
 NONE = "none"
 
@@ -43,7 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     table = Results(NAME, columns | {"operations": lambda value: f"{value}"}, bars="operations")
     for encoder in [*options.encoders, *_attention_variants(options.encoders)]:
         config = encoder_config(f"{encoder} ++encoder.num_layers=1")
-        head_dim = config["dim"] // config["num_heads"] if "num_heads" in config else None
+        head_dim = config["dim"] // config["block"]["num_heads"] if "block" in config else None
         for precision in ("float32", "bfloat16"):
             for training in (True, False):
                 kernels, finite = run(config, options.device, precision, options.seconds, training)
@@ -57,7 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _attention_variants(encoders: Sequence[str]) -> Iterator[str]:
     if ENCODER_OF_ALL_ATTENTIONS in encoders:
-        yield from (f"{ENCODER_OF_ALL_ATTENTIONS} encoder/attention={name}" for name in ATTENTIONS)
+        yield from (f"{ENCODER_OF_ALL_ATTENTIONS} encoder/block/attention={name}" for name in ATTENTIONS)
 
 
 def run(

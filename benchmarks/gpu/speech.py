@@ -46,12 +46,12 @@ VALIDATIONS = 12  # maximum number in a run
 VALIDATION_SHARE = 0.2  # maximum share of the time of a run
 RECOGNITION_SPEED = 2.5  # relative to the training, which also has a backward pass
 RECIPE = [  # recipes/librispeech/README.md shows why there is neither dropout nor SpecAugment
-    *("experiment=librispeech_2h", "encoder=conformer_s", "encoder.dropout=0", "encoder.subsampling.dropout=0"),
+    *("experiment=librispeech_2h", "encoder=conformer_s", "encoder.block.dropout=0", "encoder.subsampling.dropout=0"),
     *("corpus.prepare=null", "corpus.also_test=[]"),
 ]
 ON_DEVICE = {"cuda": ["trainer=gpu", "data.batch_seconds=100"], "cpu": ["trainer.accelerator=cpu"]}
 TINY = [
-    *("encoder=conformer_xs", "encoder.dim=16", "encoder.num_layers=2", "encoder.num_heads=2"),
+    *("encoder=conformer_xs", "encoder.dim=16", "encoder.num_layers=2", "encoder.block.num_heads=2"),
     "encoder.subsampling.num_channels=4",
 ]
 TINY_UTTERANCES = 20  # of each manifest

@@ -152,7 +152,7 @@ _RATES = [
     *("--runs", *list(training.RUNS)[1:]),
     *("--overrides", "encoder=conformer_m", "data.batch_seconds=400", "data.num_workers=8"),
 ]
-_SMALL = ["encoder.dim=16", "encoder.num_layers=2", "encoder.num_heads=2", "encoder.subsampling.num_channels=4"]
+_SMALL = ["encoder.dim=16", "encoder.num_layers=2", "encoder.block.num_heads=2", "encoder.subsampling.num_channels=4"]
 TINY: Mapping[str, Sequence[str]] = {
     TESTS: [],
     LATTICES: ["--lattices", "4"],

@@ -42,7 +42,7 @@ RUNS = {  # training runs on the device, and their overrides for asr.train
 }
 OVERRIDES = [
     *("corpus.name=tones", "corpus.prepare=null", "corpus.test=[]", "augment=[]"),
-    *("encoder.dropout=0", "encoder.subsampling.dropout=0", "data.sorted_epochs=0"),
+    *("encoder.block.dropout=0", "encoder.subsampling.dropout=0", "data.sorted_epochs=0"),
     *("trainer.max_epochs=-1", "trainer.log_every_n_steps=1", "checkpoint.select=last", "schedule.warmup_steps=5"),
 ]
 

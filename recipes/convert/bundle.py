@@ -1,10 +1,11 @@
-"""Convert a bundle of format 9 or 10, which no released version wrote, to format 11.
+"""Convert a bundle of format 9 or 10, which no released version wrote, or of format 11, to format 12.
 
     python -m recipes.convert.bundle OLD NEW
 
 OLD is a bundle or a run folder: of a recogniser, an adapter, a language model, or an exported model. Tensors stay equal
 to the bit; a transducer with durations gets other names for its joiner's tensors. In config.json these settings change:
-head.name, head.durations, head.sigma, head.omega, decode.name, and normalizer (basic_1 becomes basic).
+head.name, head.durations, head.sigma, head.omega, decode.name, normalizer (basic_1 becomes basic), and those of an
+encoder's blocks, which are in the section encoder.block since format 12. A bundle of format 11 also loads as it is.
 """
 
 import json
@@ -18,10 +19,11 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
 from asr.base.system.files import real
+from asr.core.checkpoint.formats import FORMAT, OLDEST, in_blocks
 from asr.errors import InputError, reason_of, shown
 from recipes.command import AddOption, run_recipe
 
-READ, WRITTEN = (9, 10), 11
+READ = (9, 10, OLDEST)
 CONFIG, WEIGHTS, RUN_BUNDLE = "config.json", "weights.safetensors", "bundle"
 OLD_JOINER, JOINER = "head.duration_joiner.", "head.joiner."
 DECODERS = {"tdt_greedy": "transducer_greedy", "tdt_beam": "transducer_beam"}
@@ -29,19 +31,22 @@ WITHOUT_DURATIONS = {"durations": [], "sigma": 0.0, "omega": 0.0}
 
 
 def converted(config: dict[str, Any], where: Path) -> dict[str, Any]:
-    """Return the config of a bundle in format 11.
+    """Return the config of a bundle in the format of today.
 
     Raises:
         InputError: the bundle has another format, or is an adapter whose base changes.
     """
     number = config.get("format", 0)
     if type(number) is not int or number not in READ:
-        must = f"{where}: the format must be {' or '.join(map(str, READ))}"
+        must = f"{where}: the format must be {', '.join(map(str, READ))}"
         cure = (
-            "It needs no conversion" if number == WRITTEN else "No conversion exists: train or convert the model again"
+            "It needs no conversion" if number == FORMAT else "No conversion exists: train or convert the model again"
         )
         raise InputError(f"{must}; got {shown(number)}. {cure}.")
-    head = config.get("head", {})
+    head, encoder = config.get("head", {}), config.get("encoder")
+    changed: dict[str, Any] = {"encoder": in_blocks(encoder)} if isinstance(encoder, dict) else {}
+    if number == OLDEST:
+        return {**config, **changed, "format": FORMAT}
     if head.get("name") == "tdt" and "base" in config:
         must = f"{where}: an adapter must have a base whose tensors keep their names; its base has durations"
         raise InputError(f"{must}. Merge it with the version of asr that wrote it: python -m asr.merge.")
@@ -49,9 +54,9 @@ def converted(config: dict[str, Any], where: Path) -> dict[str, Any]:
         head = {**head, **WITHOUT_DURATIONS}
     elif head.get("name") == "tdt":
         head = {**head, "name": "transducer"}
-    changed = {"head": head, "decode": _decode(config.get("decode", {}))}
+    changed |= {"head": head, "decode": _decode(config.get("decode", {}))}
     changed |= {"normalizer": "basic"} if config.get("normalizer") == "basic_1" else {}
-    return {"format": WRITTEN, **{key: changed.get(key, value) for key, value in config.items() if key != "format"}}
+    return {"format": FORMAT, **{key: changed.get(key, value) for key, value in config.items() if key != "format"}}
 
 
 def _decode(decode: dict[str, Any]) -> dict[str, Any]:
@@ -116,7 +121,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _add_options(add: AddOption) -> None:
-    add("old", type=Path, metavar="OLD", help="bundle or run folder of format 9 or 10")
+    add("old", type=Path, metavar="OLD", help="bundle or run folder of format 9, 10 or 11")
     add("new", type=Path, metavar="NEW", help="folder of the converted bundle, which must not exist")
 
 

@@ -8,6 +8,7 @@ import json
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -20,9 +21,15 @@ from tests.conftest import TINY, settings_with, tone_corpus
 from tests.tones import sentences, write_corpus
 
 SMALLEST = [
-    *("encoder.dim=8", "encoder.num_layers=1", "encoder.num_heads=2", "encoder.convolution.kernel_size=3"),
+    *("encoder.dim=8", "encoder.num_layers=1", "encoder.block.num_heads=2", "encoder.block.convolution.kernel_size=3"),
     *("encoder.subsampling.num_channels=2", "head=ctc", "normalizer=as_written", "trainer.max_steps=3"),
 ]
+
+
+def in_format_11(encoder: dict[str, Any]) -> dict[str, Any]:
+    """Return the settings of a Conformer or Transformer as format 11 has them: with those of its blocks."""
+    block = {key: value for key, value in encoder["block"].items() if key != "name"}
+    return {key: value for key, value in (encoder | block).items() if key not in ("block", "last_norm")}
 
 
 SOUND = Utterance("sound", 0.5, "", "")

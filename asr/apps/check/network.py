@@ -1,6 +1,6 @@
 """Small models for the checks of encoders and heads."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -11,13 +11,13 @@ from asr.core.recognition.model import Model
 
 NUM_MEL_BINS, SAMPLE_RATE = 20, 16_000  # Hz
 LETTERS = "abcdef"  # each is a token: 1 to 6
-SMALL = {  # sizes of asr's own encoders, each of which has only some of these keys
+SMALL = {  # sizes of asr's own encoders and heads, each of which has only some of these keys
     "dim": 16,
     "num_layers": 4,  # with fewer, all values of a subsampling with ReLU may be zero
     "num_heads": 2,
     "feed_forward_factor": 2,
     "dropout": 0.0,
-    "convolution": {"kernel_size": 3},
+    "block": {"num_heads": 2, "feed_forward_factor": 2, "dropout": 0.0, "convolution": {"kernel_size": 3}},
     "subsampling": {"num_channels": 16, "dropout": 0.0},
 }
 
@@ -34,15 +34,26 @@ def whole_with(group: str, settings: Mapping[str, Any]) -> dict[str, Any] | None
     """Return small settings of a component of asr that has this part; None if no component has such a part.
 
     Args:
-        group: group of the part, such as encoder/norm.
+        group: group of the part, such as encoder/block/norm.
         settings: settings of the part.
     """
-    whole, _, part = group.partition("/")
+    whole, *path = group.split("/")
     for name in names(whole):
-        of_whole = default_settings(whole, name)
-        if part in of_whole and "streaming" not in name:
-            return without_dropout(overridden(of_whole, SMALL) | {part: dict(settings)})
+        small = overridden(default_settings(whole, name), SMALL)
+        if "streaming" not in name and _put(small, path, dict(settings)):
+            return without_dropout(small)
     return None
+
+
+def _put(settings: dict[str, Any], path: Sequence[str], part: dict[str, Any]) -> bool:
+    """Replace a part of a component, or of one of its parts, in its settings; return whether there is such a part."""
+    *above, last = path
+    for key in above:
+        settings = settings.get(key, {})
+    if last not in settings:
+        return False
+    settings[last] = part
+    return True
 
 
 def model_of(encoder: Mapping[str, Any], head: Mapping[str, Any]) -> Model:

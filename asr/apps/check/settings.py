@@ -3,7 +3,7 @@
 import ast
 import inspect
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -62,22 +62,29 @@ def settings_of(file: Component) -> dict[str, Any]:
     """Read the settings of a component; a value that the part of an encoder leaves to the encoder is one encoder's."""
     settings = default_settings(*file)
     if file.is_part:
-        whole, _, part = file.group.partition("/")
-        of_wholes = [default_settings(whole, name).get(part, {}) for name in names(whole)]
+        whole, *path = file.group.split("/")
+        of_wholes = [_at(default_settings(whole, name), path) for name in names(whole)]
         for key in [key for key, value in settings.items() if value == "???"]:
             settings[key] = next(values[key] for values in of_wholes if values.get(key, "???") != "???")
     return {"name": file.name, **settings} if file.group in SEVERAL else settings
 
 
+def _at(settings: Mapping[str, Any], path: Sequence[str]) -> Mapping[str, Any]:
+    """Return the settings of a part of a component, or of one of its parts; {} if there is no such part."""
+    for key in path:
+        settings = settings.get(key) or {}
+    return settings
+
+
 def settings_to_remove(home: Home) -> Iterator[str]:
     """Yield a line for each setting that a part lacks, and that files of its whole, such as those of encoders, set."""
     for file in components(home):
-        whole, _, part = file.group.partition("/")
-        if not part or "/" in part:
+        whole, *path = file.group.split("/")
+        if not path:
             continue
-        setting: dict[str, list[str]] = {}
+        part, setting = ".".join(path), dict[str, list[str]]()
         for name in names(whole):
-            for key, value in (own_settings(whole, name).get(part) or {}).items():
+            for key, value in _at(own_settings(whole, name), path).items():
                 if not isinstance(value, Mapping):
                     setting.setdefault(key, []).append(name)
         for key in sorted(setting.keys() - default_settings(*file).keys()):

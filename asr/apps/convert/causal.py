@@ -12,11 +12,13 @@ from asr.base.settings.conf import default_settings
 from asr.errors import InputError
 
 STREAMING = "conformer_streaming"
-PARTS: dict[str, tuple[str, ...]] = {  # parts of asr's causal encoder
+PARTS: dict[str, tuple[object, ...]] = {  # parts of asr's causal encoder
+    "encoder.last_norm": (False,),
+    "encoder.block": ("streaming_block",),
     "encoder.subsampling": ("causal_conv",),
-    "encoder.attention": (FULL_ATTENTION,),
-    "encoder.convolution": ("causal_convolution",),
-    "encoder.norm": ("layer_norm",),
+    "encoder.block.attention": (FULL_ATTENTION,),
+    "encoder.block.convolution": ("causal_convolution",),
+    "encoder.block.norm": ("layer_norm",),
     "features.normalize": ("none",),
 }
 
@@ -45,8 +47,12 @@ def causal(encoder: Mapping[str, Any], left: int, look_aheads: Sequence[int], se
         "training_left_frames": [left],
         "training_right_frames": [0],
         "subsampling": encoder["subsampling"] | {"name": "causal_conv"},
-        "convolution": encoder["convolution"] | {"name": "causal_convolution"},
-        "norm": default_settings("encoder/norm", "layer_norm") | {"eps": EPS},
+        "block": {
+            **encoder["block"],
+            "name": "streaming_block",
+            "convolution": encoder["block"]["convolution"] | {"name": "causal_convolution"},
+            "norm": default_settings("encoder/block/norm", "layer_norm") | {"eps": EPS},
+        },
     }
 
 

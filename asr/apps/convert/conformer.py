@@ -23,16 +23,18 @@ FULL_ATTENTION, LOCAL_ATTENTION = "relative_attention", "local_attention"
 CTC, TRANSDUCER = "ctc", "transducer"  # heads of asr that the other toolkits also have
 CONFORMER = "conformer"
 PARTS = {  # parts of asr that the other toolkits also have, with any encoder
-    "encoder.activation": ("swish",),
+    "encoder.block.activation": ("swish",),
     "features": ("slaney_fbank",),
     "head": (CTC, TRANSDUCER),
 }
-CONFORMER_PARTS: dict[str, tuple[str, ...]] = {  # parts of a Conformer for whole recordings
-    "encoder.convolution": ("depthwise_convolution",),
-    "encoder.norm": ("masked_batch_norm",),
+CONFORMER_PARTS: dict[str, tuple[object, ...]] = {  # parts of a Conformer for whole recordings
+    "encoder.last_norm": (False,),
+    "encoder.block": ("conformer_block",),
+    "encoder.block.convolution": ("depthwise_convolution",),
+    "encoder.block.norm": ("masked_batch_norm",),
     "features.normalize": ("utterance_cmvn",),
 }
-SETTINGS = {"encoder.norm.eps": (EPS,), "features.normalize.eps": (EPS,), "encoder.activation.beta": (1,)}
+SETTINGS = {"encoder.block.norm.eps": (EPS,), "features.normalize.eps": (EPS,), "encoder.block.activation.beta": (1,)}
 
 HEAD = "head.linear"
 QKV = "attention.qkv"
@@ -146,7 +148,7 @@ def kind_of(head: Mapping[str, Any]) -> str:
 
 
 def check_conformer(
-    config: Mapping[str, Any], toolkit: str, encoders: Mapping[str, Mapping[str, tuple[str, ...]]]
+    config: Mapping[str, Any], toolkit: str, encoders: Mapping[str, Mapping[str, tuple[object, ...]]]
 ) -> None:
     """Check that another toolkit has all parts of a Conformer of asr.
 

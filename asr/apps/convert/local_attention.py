@@ -24,13 +24,14 @@ def with_local_attention(bundle: Bundle, context: int, path: Path) -> Bundle:
         path: path of the model, for errors.
     """
     encoder = bundle.config["encoder"]
-    attention = encoder.get("attention")
+    block = encoder.get("block", {})
+    attention = block.get("attention")
     name = attention.get("name") if isinstance(attention, dict) else attention
     if name not in (FULL_ATTENTION, LOCAL_ATTENTION):
-        must = f"{path}: encoder.attention must be {FULL_ATTENTION}, to be replaced by {LOCAL_ATTENTION}"
+        must = f"{path}: encoder.block.attention must be {FULL_ATTENTION}, to be replaced by {LOCAL_ATTENTION}"
         raise InputError(f"{must}; got {shown(name)}.")
     local = {"name": LOCAL_ATTENTION, "context": context, "bias": attention["bias"]}
-    changed = replace(bundle, config={**bundle.config, "encoder": {**encoder, "attention": local}})
+    changed = replace(bundle, config={**bundle.config, "encoder": {**encoder, "block": {**block, "attention": local}}})
     with errors_of(path):
         bundle_recognizer(changed, path)  # raises an error if the bundle does not load
     return changed

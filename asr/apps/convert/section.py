@@ -60,8 +60,8 @@ def check_parts(
     Args:
         config: config of the model.
         toolkit: name of the toolkit.
-        needed: for parts and settings of asr, such as "encoder.norm" and "encoder.norm.eps", the names or values that
-            the toolkit has. A setting that the model's part does not have is not checked.
+        needed: for parts and settings of asr, such as "encoder.block.norm" and "encoder.block.norm.eps", the names or
+            values that the toolkit has. A setting that the model's part does not have is not checked.
         cures: advice for a part or setting, which begins with a space.
     """
     for name, values in needed.items():

@@ -43,14 +43,16 @@ ENCODER_KEYS = GENERAL_KEYS | {
 }
 PARTS: dict[str, tuple[object, ...]] = {  # parts of asr that the model has
     "encoder": (ENCODER,),
+    "encoder.last_norm": (False,),
+    "encoder.block": ("strided_block",),
     "encoder.subsampling": ("stacked_deltas",),
     "encoder.subsampling.factor": (STACKED,),
-    "encoder.attention": ("block_attention",),
-    "encoder.convolution": ("expanded_convolution",),
-    "encoder.norm": ("masked_batch_norm",),
-    "encoder.norm.eps": (EPS,),
-    "encoder.activation": ("swish",),
-    "encoder.activation.beta": (1,),
+    "encoder.block.attention": ("block_attention",),
+    "encoder.block.convolution": ("expanded_convolution",),
+    "encoder.block.norm": ("masked_batch_norm",),
+    "encoder.block.norm.eps": (EPS,),
+    "encoder.block.activation": ("swish",),
+    "encoder.block.activation.beta": (1,),
     "features": ("htk_fbank",),
     "features.normalize": ("dynamic_range",),
     "features.normalize.range_db": (10 * FLOOR_BELOW_MAXIMUM,),
@@ -132,23 +134,27 @@ def encoder_config(config: Section) -> dict[str, Any]:
         "dim": dim,
         "num_layers": number("num_hidden_layers", 16),
         "num_strided_layers": num_strided,
-        "num_heads": num_heads,
-        "feed_forward_factor": inner / dim if dim > 0 else inner,  # asr's encoder refuses an invalid dim
-        "feed_forward_bias": theirs.get("attention_bias", True),
-        "dropout": theirs.get("activation_dropout", 0.0),
+        "last_norm": False,
         "subsampling": {"name": "stacked_deltas", "factor": STACKED},
-        "attention": {
-            "name": "block_attention",
-            "context": number("context_size", 128),
-            "max_distance": number("max_position_embeddings", 512),
+        "block": {
+            "name": "strided_block",
+            "num_heads": num_heads,
+            "feed_forward_factor": inner / dim if dim > 0 else inner,  # asr's encoder refuses an invalid dim
+            "feed_forward_bias": theirs.get("attention_bias", True),
+            "dropout": theirs.get("activation_dropout", 0.0),
+            "attention": {
+                "name": "block_attention",
+                "context": number("context_size", 128),
+                "max_distance": number("max_position_embeddings", 512),
+            },
+            "convolution": {
+                "name": "expanded_convolution",
+                "kernel_size": number("conv_kernel_size", 7),
+                "expansion": number("conv_expansion_factor", 2),
+            },
+            "norm": default_settings("encoder/block/norm", "masked_batch_norm") | {"eps": EPS},
+            "activation": default_settings("encoder/block/activation", "swish"),
         },
-        "convolution": {
-            "name": "expanded_convolution",
-            "kernel_size": number("conv_kernel_size", 7),
-            "expansion": number("conv_expansion_factor", 2),
-        },
-        "norm": default_settings("encoder/norm", "masked_batch_norm") | {"eps": EPS},
-        "activation": default_settings("encoder/activation", "swish"),
     }
 
 
@@ -217,7 +223,7 @@ def write(bundle: Bundle, path: Path) -> dict[str, bytes]:
     check_parts(config, "Hugging Face", PARTS)
     if PROMPT in config:
         raise InputError(f"a model for conversion to Hugging Face's {MODEL} must have no prompt; it has one.")
-    model, encoder = bundle_recognizer(bundle, path).model, config["encoder"]
+    model, encoder, block = bundle_recognizer(bundle, path).model, config["encoder"], config["encoder"]["block"]
     features = model.features
     tokenizer = give_vocabulary(config["tokenizer"], bundle.files)
     vocab_size = model.tokenizer.vocab_size
@@ -232,19 +238,19 @@ def write(bundle: Bundle, path: Path) -> dict[str, bytes]:
             "model_type": ENCODER_MODEL,
             "vocab_size": vocab_size,
             "hidden_size": encoder["dim"],
-            "intermediate_size": round(encoder["feed_forward_factor"] * encoder["dim"]),
+            "intermediate_size": round(block["feed_forward_factor"] * encoder["dim"]),
             "num_hidden_layers": encoder["num_layers"],
-            "num_attention_heads": encoder["num_heads"],
+            "num_attention_heads": block["num_heads"],
             "num_mel_bins": features.dim,
             "hidden_act": "silu",
-            "max_position_embeddings": encoder["attention"]["max_distance"],
-            "context_size": encoder["attention"]["context"],
-            "conv_kernel_size": encoder["convolution"]["kernel_size"],
-            "conv_expansion_factor": encoder["convolution"]["expansion"],
+            "max_position_embeddings": block["attention"]["max_distance"],
+            "context_size": block["attention"]["context"],
+            "conv_kernel_size": block["convolution"]["kernel_size"],
+            "conv_expansion_factor": block["convolution"]["expansion"],
             "subsample_layers": list(range(encoder["num_strided_layers"])),
-            "attention_bias": encoder["feed_forward_bias"],
-            "attention_dropout": encoder["dropout"],
-            "activation_dropout": encoder["dropout"],
+            "attention_bias": block["feed_forward_bias"],
+            "attention_dropout": block["dropout"],
+            "activation_dropout": block["dropout"],
         },
     }
     extractor = {

@@ -10,7 +10,7 @@ from safetensors.torch import save
 from torch import Tensor
 
 from asr.apps.convert.account import THREE, Counterparts, Layout, Row, give
-from asr.apps.convert.conformer import CTC, EPS, HEAD, QKV, Names
+from asr.apps.convert.conformer import CONFORMER, CTC, EPS, HEAD, QKV, Names
 from asr.apps.convert.foreign import (
     CTC_HEAD,
     Choices,
@@ -34,7 +34,7 @@ from asr.core.hub.huggingface_files import CONFIG, PREPROCESSOR, TOKENIZER, TOKE
 from asr.errors import InputError
 
 MODEL, ENCODER = "lasr_ctc", "lasr_encoder"  # model_type
-WEIGHTED = "weighted_conformer"
+WEIGHTED = "weighted_block"
 EXTRACTOR = "LasrFeatureExtractor"
 NORM_EPS = 1e-6  # transformers' default for the LayerNorms
 BASE = 10_000.0  # of the rotary angles
@@ -52,14 +52,16 @@ ENCODER_KEYS = {
     "max_position_embeddings",
 }
 PARTS: dict[str, tuple[object, ...]] = {  # parts of asr that the model has
-    "encoder": (WEIGHTED,),
+    "encoder": (CONFORMER,),
+    "encoder.last_norm": (True,),
+    "encoder.block": (WEIGHTED,),
     "encoder.subsampling": ("unpadded_conv",),
-    "encoder.attention": ("rotary_attention",),
-    "encoder.convolution": ("same_convolution",),
-    "encoder.norm": ("masked_batch_norm",),
-    "encoder.norm.eps": (EPS,),
-    "encoder.activation": ("swish",),
-    "encoder.activation.beta": (1,),
+    "encoder.block.attention": ("rotary_attention",),
+    "encoder.block.convolution": ("same_convolution",),
+    "encoder.block.norm": ("masked_batch_norm",),
+    "encoder.block.norm.eps": (EPS,),
+    "encoder.block.activation": ("swish",),
+    "encoder.block.activation.beta": (1,),
     "features": ("hann_fbank",),
     "features.normalize": ("none",),
     "head": (CTC,),
@@ -138,29 +140,33 @@ def encoder_config(config: Section) -> dict[str, Any]:
     check(mapping({} if given is None else given, "rope_parameters"), "rope_parameters", set(), rotary)
     inner, bias = whole(theirs, "encoder_config.intermediate_size", 2048), theirs.get("attention_bias", False)
     return {
-        "name": WEIGHTED,
+        "name": CONFORMER,
         "dim": dim,
         "num_layers": whole(theirs, "encoder_config.num_hidden_layers", 17),
-        "num_heads": num_heads,
-        "feed_forward_factor": inner / dim if dim > 0 else inner,  # asr's encoder refuses an invalid dim
-        "feed_forward_bias": bias,
-        "feed_forward_weights": theirs.get("feed_forward_residual_weights", [1.5, 0.5]),
-        "convolution_weights": theirs.get("conv_residual_weights", [2.0, 1.0]),
-        "eps": theirs.get("layer_norm_eps", NORM_EPS),
-        "dropout": theirs.get("activation_dropout", 0.1),
+        "last_norm": True,
         "subsampling": {
             "name": "unpadded_conv",
             "num_channels": whole(theirs, "encoder_config.subsampling_conv_channels", 256),
             "dropout": theirs.get("dropout", 0.1),
         },
-        "attention": {"name": "rotary_attention", "bias": bias},
-        "convolution": {
-            "name": "same_convolution",
-            "kernel_size": whole(theirs, "encoder_config.conv_kernel_size", 32),
-            "bias": theirs.get("convolution_bias", False),
+        "block": {
+            "name": WEIGHTED,
+            "num_heads": num_heads,
+            "feed_forward_factor": inner / dim if dim > 0 else inner,  # asr's encoder refuses an invalid dim
+            "feed_forward_bias": bias,
+            "feed_forward_weights": theirs.get("feed_forward_residual_weights", [1.5, 0.5]),
+            "convolution_weights": theirs.get("conv_residual_weights", [2.0, 1.0]),
+            "eps": theirs.get("layer_norm_eps", NORM_EPS),
+            "dropout": theirs.get("activation_dropout", 0.1),
+            "attention": {"name": "rotary_attention", "bias": bias},
+            "convolution": {
+                "name": "same_convolution",
+                "kernel_size": whole(theirs, "encoder_config.conv_kernel_size", 32),
+                "bias": theirs.get("convolution_bias", False),
+            },
+            "norm": {"name": "masked_batch_norm", "momentum": theirs.get("batch_norm_momentum", 0.01), "eps": EPS},
+            "activation": default_settings("encoder/block/activation", "swish"),
         },
-        "norm": {"name": "masked_batch_norm", "momentum": theirs.get("batch_norm_momentum", 0.01), "eps": EPS},
-        "activation": default_settings("encoder/activation", "swish"),
     }
 
 
@@ -189,7 +195,7 @@ def read(folder: Folder, choices: Choices) -> ModelParts:
     encoder, features = encoder_config(config), features_config(config, preprocessor)
     vocabulary, blank = _vocabulary(files, config)
     tensors, sha256 = pop_weights(files)
-    weights = Weights(tensors, sha256, counterparts(blank, encoder["num_heads"]))
+    weights = Weights(tensors, sha256, counterparts(blank, encoder["block"]["num_heads"]))
     writer = written_by("transformers", config.get("transformers_version"))
     return ModelParts(vocabulary, features, encoder, weights, CTC_HEAD, writer=writer)
 
@@ -211,14 +217,14 @@ def _taken(content: bytes, vocab_size: int, blank: int) -> Vocabulary:
 
 def fits(config: Section) -> bool:
     """Whether a model of asr, given its config, has the encoder of LASR."""
-    return bool(config["encoder"]["name"] == WEIGHTED)
+    return bool(config["encoder"].get("block", {}).get("name") == WEIGHTED)
 
 
 def write(bundle: Bundle, path: Path) -> dict[str, bytes]:
     """Convert a bundle to the files of a folder for transformers, by name."""
-    config, encoder = bundle.config, bundle.config["encoder"]
-    bias = encoder["feed_forward_bias"]
-    check_parts(config, "Hugging Face", PARTS | {"encoder.attention.bias": (bias,)})
+    config, encoder, block = bundle.config, bundle.config["encoder"], bundle.config["encoder"]["block"]
+    bias = block["feed_forward_bias"]
+    check_parts(config, "Hugging Face", PARTS | {"encoder.block.attention.bias": (bias,)})
     if PROMPT in config:
         raise InputError(f"a model for conversion to Hugging Face's {MODEL} must have no prompt; it has one.")
     model = bundle_recognizer(bundle, path).model
@@ -233,27 +239,27 @@ def write(bundle: Bundle, path: Path) -> dict[str, bytes]:
             "model_type": ENCODER,
             "hidden_size": encoder["dim"],
             "num_hidden_layers": encoder["num_layers"],
-            "num_attention_heads": encoder["num_heads"],
-            "intermediate_size": round(encoder["feed_forward_factor"] * encoder["dim"]),
+            "num_attention_heads": block["num_heads"],
+            "intermediate_size": round(block["feed_forward_factor"] * encoder["dim"]),
             "hidden_act": "silu",
             "attention_bias": bias,
-            "convolution_bias": encoder["convolution"]["bias"],
-            "conv_kernel_size": encoder["convolution"]["kernel_size"],
+            "convolution_bias": block["convolution"]["bias"],
+            "conv_kernel_size": block["convolution"]["kernel_size"],
             "subsampling_conv_channels": encoder["subsampling"]["num_channels"],
             "subsampling_conv_kernel_size": 5,
             "subsampling_conv_stride": 2,
             "num_mel_bins": features.dim,
-            "layer_norm_eps": encoder["eps"],
-            "feed_forward_residual_weights": encoder["feed_forward_weights"],
-            "conv_residual_weights": encoder["convolution_weights"],
-            "batch_norm_momentum": encoder["norm"]["momentum"],
+            "layer_norm_eps": block["eps"],
+            "feed_forward_residual_weights": block["feed_forward_weights"],
+            "conv_residual_weights": block["convolution_weights"],
+            "batch_norm_momentum": block["norm"]["momentum"],
             "rope_parameters": {"rope_type": "default", "rope_theta": BASE},
             "max_position_embeddings": MAX_POSITIONS,
             "dropout": encoder["subsampling"]["dropout"],
             "dropout_positions": 0.0,
             "layerdrop": 0.0,
-            "activation_dropout": encoder["dropout"],
-            "attention_dropout": encoder["dropout"],
+            "activation_dropout": block["dropout"],
+            "attention_dropout": block["dropout"],
         },
     }
     preprocessor = {
@@ -269,7 +275,7 @@ def write(bundle: Bundle, path: Path) -> dict[str, bytes]:
         PREPROCESSOR: to_json(preprocessor),
         TOKENIZER: tokenizer.content,
         TOKENIZER_CONFIG: to_json(_tokenizer_settings(tokenizer)),
-        WEIGHTS: save(give(model.state_dict(), counterparts(tokenizer.blank, encoder["num_heads"])), {"format": "pt"}),
+        WEIGHTS: save(give(model.state_dict(), counterparts(tokenizer.blank, block["num_heads"])), {"format": "pt"}),
     }
 
 

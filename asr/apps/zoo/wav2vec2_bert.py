@@ -62,16 +62,18 @@ KEYS = {
 }
 PARTS: dict[str, tuple[object, ...]] = {  # parts of asr that the model has
     "encoder": (CONFORMER, ADAPTER),
+    "encoder.last_norm": (False,),
+    "encoder.block": ("conformer_block",),
     "encoder.subsampling": ("stacked_frames",),
     "encoder.subsampling.factor": (STACKED,),
-    "encoder.attention": ("shaw_attention",),
-    "encoder.convolution": ("causal_convolution",),
-    "encoder.convolution.bias": (False,),
-    "encoder.norm": ("layer_norm",),
-    "encoder.norm.eps": (EPS,),
-    "encoder.activation": ("swish",),
-    "encoder.activation.beta": (1,),
-    "encoder.feed_forward_bias": (True,),
+    "encoder.block.attention": ("shaw_attention",),
+    "encoder.block.convolution": ("causal_convolution",),
+    "encoder.block.convolution.bias": (False,),
+    "encoder.block.norm": ("layer_norm",),
+    "encoder.block.norm.eps": (EPS,),
+    "encoder.block.activation": ("swish",),
+    "encoder.block.activation.beta": (1,),
+    "encoder.block.feed_forward_bias": (True,),
     "features": ("fbank",),
     "features.normalize": ("unit_variance",),
     "features.normalize.eps": (VARIANCE_EPS,),
@@ -156,23 +158,27 @@ def encoder_config(config: Section, num_adapter_layers: int) -> dict[str, Any]:
         "name": ADAPTER if num_adapter_layers else CONFORMER,
         "dim": dim,
         "num_layers": whole(config, "config.num_hidden_layers", 24),
-        "num_heads": whole(config, "config.num_attention_heads", 16),
-        "feed_forward_factor": inner / dim if dim > 0 else inner,  # asr's encoder refuses an invalid dim
-        "feed_forward_bias": True,
-        "dropout": config.get("hidden_dropout", 0.0),
+        "last_norm": False,
         "subsampling": {"name": "stacked_frames", "factor": STACKED, "dropout": config.get("feat_proj_dropout", 0.0)},
-        "attention": {
-            "name": "shaw_attention",
-            "left": whole(config, "config.left_max_position_embeddings", 64),
-            "right": whole(config, "config.right_max_position_embeddings", 8),
+        "block": {
+            "name": "conformer_block",
+            "num_heads": whole(config, "config.num_attention_heads", 16),
+            "feed_forward_factor": inner / dim if dim > 0 else inner,  # asr's encoder refuses an invalid dim
+            "feed_forward_bias": True,
+            "dropout": config.get("hidden_dropout", 0.0),
+            "attention": {
+                "name": "shaw_attention",
+                "left": whole(config, "config.left_max_position_embeddings", 64),
+                "right": whole(config, "config.right_max_position_embeddings", 8),
+            },
+            "convolution": {
+                "name": "causal_convolution",
+                "kernel_size": whole(config, "config.conv_depthwise_kernel_size", 31),
+                "bias": False,
+            },
+            "norm": default_settings("encoder/block/norm", "layer_norm") | {"eps": EPS},
+            "activation": default_settings("encoder/block/activation", "swish"),
         },
-        "convolution": {
-            "name": "causal_convolution",
-            "kernel_size": whole(config, "config.conv_depthwise_kernel_size", 31),
-            "bias": False,
-        },
-        "norm": default_settings("encoder/norm", "layer_norm") | {"eps": EPS},
-        "activation": default_settings("encoder/activation", "swish"),
         **({"num_adapter_layers": num_adapter_layers} if num_adapter_layers else {}),
     }
 
@@ -266,7 +272,7 @@ def _characters(texts: Sequence[str]) -> Vocabulary:
 
 def fits(config: Section) -> bool:
     """Whether a model of asr, given its config, has the attention of w2v-BERT 2.0."""
-    attention = config["encoder"].get("attention")
+    attention = config["encoder"].get("block", {}).get("attention")
     return isinstance(attention, Mapping) and attention.get("name") == "shaw_attention"
 
 
@@ -277,7 +283,7 @@ def write(bundle: Bundle, path: Path) -> dict[str, bytes]:
     if PROMPT in config:
         raise InputError(f"a model for conversion to Hugging Face's {MODEL} must have no prompt; it has one.")
     model, encoder = bundle_recognizer(bundle, path).model, config["encoder"]
-    features = model.features
+    features, block = model.features, encoder["block"]
     if (features.window, features.hop) != (WINDOW, HOP):
         must = f"features must have frames of {WINDOW} samples, {HOP} samples apart, for conversion to Hugging Face"
         raise InputError(f"{must}; got {features.window} and {features.hop}.")
@@ -293,15 +299,15 @@ def write(bundle: Bundle, path: Path) -> dict[str, bytes]:
         "eos_token_id": None,
         "hidden_size": encoder["dim"],
         "num_hidden_layers": encoder["num_layers"],
-        "num_attention_heads": encoder["num_heads"],
-        "intermediate_size": round(encoder["feed_forward_factor"] * encoder["dim"]),
+        "num_attention_heads": block["num_heads"],
+        "intermediate_size": round(block["feed_forward_factor"] * encoder["dim"]),
         "feature_projection_input_dim": STACKED * features.dim,
         "hidden_act": "swish",
         "layer_norm_eps": EPS,
         "position_embeddings_type": "relative_key",
-        "left_max_position_embeddings": encoder["attention"]["left"],
-        "right_max_position_embeddings": encoder["attention"]["right"],
-        "conv_depthwise_kernel_size": encoder["convolution"]["kernel_size"],
+        "left_max_position_embeddings": block["attention"]["left"],
+        "right_max_position_embeddings": block["attention"]["right"],
+        "conv_depthwise_kernel_size": block["convolution"]["kernel_size"],
         "add_adapter": num_adapter_layers > 0,
         "num_adapter_layers": max(1, num_adapter_layers),
         "adapter_kernel_size": 3,
@@ -312,10 +318,10 @@ def write(bundle: Bundle, path: Path) -> dict[str, bytes]:
         "feat_proj_dropout": encoder["subsampling"]["dropout"],
         "final_dropout": 0.0,
         "layerdrop": 0.0,
-        "conformer_conv_dropout": encoder["dropout"],
+        "conformer_conv_dropout": block["dropout"],
         "mask_time_prob": 0.0,  # otherwise the model has a vector for masked frames
         "mask_feature_prob": 0.0,
-        **dict.fromkeys(DROPOUTS, encoder["dropout"]),
+        **dict.fromkeys(DROPOUTS, block["dropout"]),
     }
     preprocessor = {
         **give_extractor(EXTRACTOR, "Wav2Vec2BertProcessor", features.sample_rate),

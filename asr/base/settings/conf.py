@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from asr.base.settings.plugins import OURS, homes
@@ -9,6 +10,7 @@ from asr.base.settings.rule import one_of
 from asr.errors import InputError, reason_of, shown
 
 CONF = OURS.conf
+OVERRIDE = "override "  # begins an entry of a list of defaults that replaces another choice
 
 
 def run_defaults(root: str = "train") -> dict[str, Any]:
@@ -31,21 +33,38 @@ def files(group: str) -> list[Path]:
     return [path for home in homes() for path in sorted((home.conf / group).glob("*.yaml"))]
 
 
-def default_settings(group: str, name: str) -> dict[str, Any]:
+def default_settings(group: str, name: str, chosen: Mapping[str, str] = MappingProxyType({})) -> dict[str, Any]:
     """Read the settings of a component and of its parts from conf/<group>/<name>.yaml.
+
+    Args:
+        group: group of the component.
+        name: name of its file.
+        chosen: names of parts that replace those of the file, by path, such as "attention" or "block/attention".
 
     Raises:
         InputError: the component does not exist, or its file is not a mapping in YAML.
     """
-    settings, chosen = _read(group, name)
+    settings, entries = _read(group, name)
+    named = {key: part for entry in entries for key, part in entry.items()}
+    # A choice outside of the component, such as "override /features", is ignored: no part has this path.
+    chosen = {**{key.removeprefix(OVERRIDE): of for key, of in named.items() if key.startswith(OVERRIDE)}, **chosen}
     parts: dict[str, dict[str, Any]] = {}
-    for key, part in (item for entry in chosen for item in entry.items()):
-        if key.startswith("override "):  # a setting outside of the component
+    for key, part in named.items():
+        if key.startswith(OVERRIDE):
             continue
         # The entry "/decode@first: beam" means that the setting `first` is the component conf/decode/beam.yaml.
         of_group, _, absolute = key.rpartition("@")
-        parts[absolute] = default_settings(of_group.removeprefix("/") or f"{group}/{key}", part)
-    return {**settings, **{key: part | settings.get(key, {}) for key, part in parts.items()}}
+        below = {key.removeprefix(f"{absolute}/"): of for key, of in chosen.items() if key.startswith(f"{absolute}/")}
+        of_part = of_group.removeprefix("/") or f"{group}/{key}"
+        parts[absolute] = default_settings(of_part, chosen.get(absolute, part), below)
+    return _merged(parts, settings)
+
+
+def _merged(settings: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings with changes, also within sections that both have."""
+    sections = [key for key in changes.keys() & settings.keys() if isinstance(settings[key], Mapping)]
+    both = {key: _merged(settings[key], changes[key]) for key in sections if isinstance(changes[key], Mapping)}
+    return {**changes, **{key: value for key, value in settings.items() if key not in changes}, **both}
 
 
 def own_settings(group: str, name: str) -> dict[str, Any]:

@@ -43,7 +43,7 @@ class Home:
     elsewhere: "Mapping[str, Home]" = field(default_factory=dict)
 
     def of(self, group: str) -> "Home":
-        """Return the package that contains a group, such as encoder or encoder/norm."""
+        """Return the package that contains a group, such as encoder or encoder/block/norm."""
         return self.elsewhere.get(group.partition("/")[0], self)
 
     @property

@@ -1,32 +1,18 @@
 """The streaming Conformer encoder."""
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Annotated, Any, NamedTuple, Self, cast
+from typing import Annotated, Any, Self, cast
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from asr.base.kernels.positions import sinusoids
-from asr.base.settings.rule import Bias, Dim, FeedForwardFactor, Heads, Layers, Probability, list_of, or_null, whole
-from asr.components.encoder.conformer import ConformerBlock, FeedForward
-from asr.components.encoder.stack import check_heads, numbered_blocks, run_blocks, with_blocks
+from asr.base.settings.rule import Dim, Layers, list_of, or_null, whole
+from asr.components.encoder.conformer import Conformer, LastNorm
+from asr.components.encoder.earlier_frames import Chunks, Kept, Past
+from asr.components.encoder.stack import run_blocks, with_blocks
 from asr.errors import InputError
-from asr.interfaces import (
-    NO_TAPS,
-    ActivationMaker,
-    Attention,
-    Convolution,
-    Encoded,
-    NamedBlocks,
-    NormMaker,
-    State,
-    StreamingAttention,
-    StreamingConvolution,
-    StreamingSubsampling,
-    Subsampling,
-    Taps,
-)
+from asr.interfaces import NO_TAPS, ConformerPart, Encoded, State, StreamingSubsampling, Subsampling, Taps
 from asr.lengths import padding_mask
 
 Frames = whole(0, 100_000)
@@ -36,74 +22,7 @@ RightFrames = whole(0, 1_000)
 ChunkFrames = or_null(whole(1, 100_000))
 
 
-class Kept(NamedTuple):
-    """State of a block between the steps of a stream: the results for earlier frames.
-
-    Args:
-        keys_values: keys and values of the attention, (B, M, 2D).
-        frames: inputs of the convolution, (B, num_kept, D).
-    """
-
-    keys_values: Tensor
-    frames: Tensor
-
-    def keys_values_before(self, new: Tensor) -> Tensor:
-        """Return the keys and values of the earlier frames, (B, M, 2D); `new` is (B, Q, 2D)."""
-        return self.keys_values
-
-    def frames_before(self, new: Tensor) -> Tensor:
-        """Return the convolution's inputs at the earlier frames, (B, num_kept, D); `new` is (B, Q, D)."""
-        return self.frames
-
-    def after(self, keys_values: Tensor, frames: Tensor) -> "Kept":
-        """Return a state with the results for earlier and new frames, (B, M + Q, 2D) and (B, num_kept + Q, D)."""
-        return Kept(keys_values, frames)
-
-
-class Chunks(NamedTuple):
-    """All n chunks of each utterance as rows of one batch; the earlier frames of a chunk come from the rows above it.
-
-    Args:
-        batch: B, number of utterances.
-        frames: c, number of frames of a chunk. The other frames of a row are right context, which the next row repeats.
-        left: M, number of frames before a chunk to which the chunk attends.
-        num_before: number of frames before a chunk that the convolution needs, its `num_kept`.
-    """
-
-    batch: int
-    frames: int
-    left: int
-    num_before: int
-
-    def cut(self, x: Tensor, before: int, after: int) -> Tensor:
-        """Cut from x (B, T', D), for each chunk, `before` frames before its start and `after` frames from its start on.
-
-        Frames beyond the ends of x are zeros.
-
-        Shapes: returns (B n, before + after, D).
-        """
-        begins = torch.arange((x.shape[1] + self.frames - 1) // self.frames, device=x.device) * self.frames
-        index = begins[:, None] + torch.arange(before + after, device=x.device)  # (n, before + after)
-        padded = F.pad(x, (0, 0, before, after))
-        return padded.index_select(1, index.flatten()).unflatten(1, index.shape).flatten(0, 1)
-
-    def joined(self, x: Tensor) -> Tensor:
-        """Concatenate the chunks of each utterance, (B n, Q, D), without their right context, to (B, n c, D)."""
-        return x[:, : self.frames].reshape(self.batch, -1, x.shape[2])
-
-    def keys_values_before(self, new: Tensor) -> Tensor:
-        """Return the keys and values of the earlier frames of each chunk, (B n, M, 2D); `new` is (B n, Q, 2D)."""
-        return self.cut(self.joined(new), self.left, 0)
-
-    def frames_before(self, new: Tensor) -> Tensor:
-        """Return the convolution's inputs before each chunk, (B n, num_before, D); `new` is (B n, Q, D)."""
-        return self.cut(self.joined(new), self.num_before, 0)
-
-    def after(self, keys_values: Tensor, frames: Tensor) -> None:
-        """Return None: all chunks are in the batch, so no later chunk needs a state."""
-
-
-class ConformerStreaming(nn.Module):
+class ConformerStreaming(Conformer):
     """A Conformer that attends to a chunk and its limited left and right context.
 
     Encoding chunk by chunk gives the same output as encoding the whole utterance. A frame attends to its chunk, to
@@ -122,10 +41,7 @@ class ConformerStreaming(nn.Module):
     Args:
         dim: D, dimension of each encoder frame.
         num_layers: number of blocks.
-        num_heads: number of attention heads; must divide D.
-        feed_forward_factor: inner dimension of the feed-forward modules, as a multiple of D.
-        feed_forward_bias: whether the linear layers of the feed-forward modules have a bias.
-        dropout: dropout, as in `Conformer`.
+        last_norm: whether a norm like those in the blocks follows the last block.
         chunk_frames: encoder frames of a chunk outside training; None: the chunk is the whole utterance.
         left_frames: left context in encoder frames, outside training.
         right_frames: right context in encoder frames, outside training; it adds to the latency.
@@ -133,14 +49,14 @@ class ConformerStreaming(nn.Module):
         training_left_frames: left contexts in training; each batch draws one of them.
         training_right_frames: right contexts in training; each batch draws one of them.
         subsampling: makes the front-end, given F and D.
-        attention: makes the self-attention of a block, given D, num_heads and dropout.
-        convolution: makes the convolution module of a block, given D, the norm and the activation.
-        norm: makes the norm of the convolution module, given D.
-        activation: makes the activation of each feed-forward and convolution module.
+        block: makes a block, given D.
 
     Raises:
         InputError: a setting is invalid, or a part of a block needs later frames.
     """
+
+    takes_chunks = True
+    subsampling: StreamingSubsampling
 
     def __init__(
         self,
@@ -148,10 +64,7 @@ class ConformerStreaming(nn.Module):
         *,
         dim: Dim,
         num_layers: Layers,
-        num_heads: Heads,
-        feed_forward_factor: FeedForwardFactor,
-        feed_forward_bias: Bias,
-        dropout: Probability,
+        last_norm: LastNorm,
         chunk_frames: Annotated[int | None, ChunkFrames],
         left_frames: Annotated[int, Frames],
         right_frames: Annotated[int, RightFrames],
@@ -159,44 +72,22 @@ class ConformerStreaming(nn.Module):
         training_left_frames: Annotated[list[int], list_of(Frames, "such as [64, 128]", least=1)],
         training_right_frames: Annotated[list[int], list_of(RightFrames, "such as [0, 8]", least=1)],
         subsampling: Callable[[int, int], Subsampling],
-        attention: Callable[[int, int, float], Attention],
-        convolution: Callable[[int, NormMaker, ActivationMaker], Convolution],
-        norm: NormMaker,
-        activation: ActivationMaker,
+        block: Callable[[int], ConformerPart],
     ) -> None:
-        super().__init__()
-        check_heads(dim, num_heads)
-        feed_forward_dim = round(feed_forward_factor * dim)
-        self.output_dim = dim
+        super().__init__(
+            input_dim, dim=dim, num_layers=num_layers, last_norm=last_norm, subsampling=subsampling, block=block
+        )
         self.chunk_frames = chunk_frames
         self.left_frames = left_frames
         self.right_frames = right_frames
         self.training_chunk_frames = training_chunk_frames
         self.training_left_frames = training_left_frames
         self.training_right_frames = training_right_frames
-        self.subsampling = _streaming(subsampling(input_dim, dim))
-        self.stride = self.subsampling.stride
-        self.first_frames = self.subsampling.first_frames
-        self.output_lengths = self.subsampling.output_lengths
-        self.blocks = nn.ModuleList(
-            ConformerStreamingBlock(
-                dim,
-                FeedForward(dim, feed_forward_dim, dropout, activation(), feed_forward_bias),
-                attention(dim, num_heads, dropout),
-                convolution(dim, norm, activation),
-                FeedForward(dim, feed_forward_dim, dropout, activation(), feed_forward_bias),
-                dropout,
-            )
-            for _ in range(num_layers)
-        )
+        self.first_frames = _streaming(self.subsampling).first_frames
         # Without right context, a chunk is the look-ahead; look-aheads that the training did not have lose accuracy.
         is_any = None in training_chunk_frames or training_right_frames != [0]
         self.chunk_choices = () if is_any else tuple(size for size in training_chunk_frames if size is not None)
-        self._num_kept = _check_parts(cast(ConformerStreamingBlock, self.blocks[0]))
-
-    def named_blocks(self) -> NamedBlocks:
-        """List the blocks in order of use."""
-        return numbered_blocks("blocks", self.blocks, self.output_dim, self.stride)
+        self._num_kept: int = cast(Any, self.first_block).convolution.num_kept
 
     def forward(self, features: Tensor, feature_lengths: Tensor, taps: Taps = NO_TAPS) -> Encoded:
         """Encode features (B, T, F) with lengths (B,) to (B, T', D), (B,); all chunks are rows of one batch."""
@@ -214,10 +105,10 @@ class ConformerStreaming(nn.Module):
         # Frames are selected by index, because a slice makes torch.export check the memory layout of the result.
         frame = torch.arange(frames, device=x.device)
         blocks = {index: chunks.joined(block).index_select(1, frame) for index, block in blocks.items()}
-        return with_blocks(chunks.joined(rows).index_select(1, frame), lengths, blocks)
+        return with_blocks(chunks.joined(self.norm_output(rows)).index_select(1, frame), lengths, blocks)
 
     @property
-    def streaming(self) -> Self:
+    def streaming(self) -> Self:  # type: ignore[override]  # None in Conformer
         """Return this object, which can encode an utterance chunk by chunk."""
         return self
 
@@ -268,10 +159,10 @@ class ConformerStreaming(nn.Module):
             new[f"blocks.{number}.frames"] = inputs.narrow(1, frames, pasts[number].frames.shape[1])
         new["seen"] = (state["seen"] + lengths).clamp(max=left)
         blocks = {index: block.narrow(1, 0, frames) for index, block in blocks.items()}
-        return with_blocks(x.narrow(1, 0, frames), lengths, blocks), new
+        return with_blocks(self.norm_output(x.narrow(1, 0, frames)), lengths, blocks), new
 
     def _through(
-        self, x: Tensor, hidden: Tensor, pasts: Iterable[Kept | Chunks], taps: Taps
+        self, x: Tensor, hidden: Tensor, pasts: Iterable[Past], taps: Taps
     ) -> tuple[Tensor, dict[int, Tensor], list[Kept | None]]:
         """Run the blocks over x (B, Q, D), given the results for M earlier frames.
 
@@ -298,47 +189,6 @@ class ConformerStreaming(nn.Module):
         """Draw the chunk size and contexts of a training batch from torch's CPU generator, seeded for each batch."""
         chunks, lefts, rights = self.training_chunk_frames, self.training_left_frames, self.training_right_frames
         return _one_of(chunks), _one_of(lefts), _one_of(rights)
-
-
-class ConformerStreamingBlock(ConformerBlock):
-    """A Conformer block that uses results for earlier frames."""
-
-    attention: StreamingAttention
-    convolution: StreamingConvolution
-
-    def forward(  # type: ignore[override]  # has more arguments than in ConformerBlock
-        self, x: Tensor, positions: Tensor, hidden: Tensor, padding_mask: Tensor, past: Kept | Chunks
-    ) -> tuple[Tensor, Kept | None]:
-        """Map x (B, Q, D) to (B, Q, D); also return `past` extended by the new frames, or None for `Chunks`."""
-        x = x + 0.5 * self.dropout(self.feed_forward1(self.norm_feed_forward1(x)))
-        inner = self.norm_attention(x)
-        branch, keys_values = self.attention.extend(inner, past.keys_values_before, positions, hidden)
-        x = x + self.dropout(branch)
-        branch, frames = self.convolution.extend(self.norm_convolution(x), past.frames_before, padding_mask)
-        x = x + self.dropout(branch)
-        x = x + 0.5 * self.dropout(self.feed_forward2(self.norm_feed_forward2(x)))
-        return self.norm_output(x), past.after(keys_values, frames)
-
-
-def _check_parts(block: ConformerStreamingBlock) -> int:
-    """Check that the parts of a block can use results of earlier chunks and need no later frames.
-
-    Returns:
-        The number of frames before a chunk that the convolution needs.
-    """
-    parts: dict[str, tuple[Attention | Convolution, str]] = {
-        "attention": (block.attention, "relative_attention or local_attention"),
-        "convolution": (block.convolution, "depthwise_convolution or causal_convolution"),
-    }
-    for name, (part, choices) in parts.items():
-        if part.streaming is None:
-            must = f"encoder.{name} must be {choices} in conformer_streaming, to continue from chunk to chunk"
-            raise InputError(f"{must}; {type(part).__name__} cannot.")
-    norm = block.convolution.norm
-    if not norm.framewise:
-        must = "encoder.norm must be masked_batch_norm or layer_norm in conformer_streaming, to need no later frames"
-        raise InputError(f"{must}; {type(norm).__name__} needs the whole utterance.")
-    return block.convolution.num_kept
 
 
 def _streaming(subsampling: Subsampling) -> StreamingSubsampling:

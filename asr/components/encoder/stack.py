@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Mapping
 import torch
 from torch import Tensor, nn
 
+from asr.base.kernels.dropout import Dropout
 from asr.errors import InputError
 from asr.interfaces import Block, Encoded, NamedBlocks, Taps
 
@@ -67,17 +68,33 @@ def with_blocks(out: Tensor, lengths: Tensor, blocks: Mapping[int, Tensor]) -> E
     return Encoded(out, lengths, {index: Encoded(block, lengths, {}) for index, block in blocks.items()})
 
 
-def check_heads(dim: int, num_heads: int, where: str = "encoder") -> None:
+def check_heads(dim: int, num_heads: int, of_dim: str = "encoder", of_heads: str = "encoder.block") -> None:
     """Check that the dimension of a network fits its attention heads and sinusoidal positions.
 
     Args:
         dim: D, dimension of each encoder frame.
         num_heads: H, number of attention heads.
-        where: section of the settings, for the error message.
+        of_dim: section of the setting `dim`, for the error message.
+        of_heads: section of the setting `num_heads`.
 
     Raises:
         InputError: `dim` is odd, or not a multiple of `num_heads`.
     """
     if dim % num_heads or dim % 2:
-        must = f"{where}.dim must be even and a multiple of {where}.num_heads"
+        must = f"{of_dim}.dim must be even and a multiple of {of_heads}.num_heads"
         raise InputError(f"{must}; got dim={dim}, num_heads={num_heads}.")
+
+
+class FeedForward(nn.Module):
+    """A linear layer, the activation, dropout, and a second linear layer."""
+
+    def __init__(self, dim: int, feed_forward_dim: int, dropout: float, activation: nn.Module, bias: bool) -> None:
+        super().__init__()
+        self.linear1 = nn.Linear(dim, feed_forward_dim, bias)
+        self.activation = activation
+        self.dropout = Dropout(dropout)
+        self.linear2 = nn.Linear(feed_forward_dim, dim, bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map (B, T', D) to (B, T', D)."""
+        return self.linear2(self.dropout(self.activation(self.linear1(x))))

@@ -1,20 +1,17 @@
 """The Transformer-XL encoder."""
 
 from collections.abc import Callable
-from typing import Annotated
+from typing import Annotated, Any, cast
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import linear
 
 from asr.base.kernels.choice import wants_plain
 from asr.base.kernels.dropout import Dropout
 from asr.base.kernels.positions import sinusoids
-from asr.base.kernels.relative_attention import Projections, attend
-from asr.base.settings.rule import Dim, FeedForwardFactor, Heads, Layers, Probability, whole
-from asr.components.encoder.conformer import FeedForward
-from asr.components.encoder.stack import check_heads, numbered_blocks, run_blocks, with_blocks
-from asr.interfaces import NO_TAPS, ActivationMaker, Encoded, NamedBlocks, Residual, Subsampling, Taps
+from asr.base.settings.rule import Dim, Layers, whole
+from asr.components.encoder.stack import numbered_blocks, run_blocks, with_blocks
+from asr.interfaces import NO_TAPS, Encoded, NamedBlocks, Subsampling, Taps
 from asr.lengths import padding_mask
 
 Frames = Annotated[int, whole(0, 100_000)]
@@ -34,16 +31,11 @@ class TransformerXL(nn.Module):
     Args:
         dim: D, dimension of each encoder frame.
         num_layers: number of blocks.
-        num_heads: number of attention heads; must divide D.
-        feed_forward_factor: inner dimension of the feed-forward sub-layer, as a multiple of D.
-        dropout: dropout of the input, of each residual branch, of the feed-forward activation and of the attention
-            weights.
         segment: length of a segment in encoder frames.
         training_memory: maximum length of the memory in training, in encoder frames.
         memory: maximum length of the memory outside training, in encoder frames.
         subsampling: makes the front-end, given F and D.
-        activation: makes the activation of each feed-forward sub-layer.
-        residual: makes the residual connections, pre-norm or post-norm.
+        block: makes a block, given D; the dropout of blocks is also that of their input.
     """
 
     streaming = None
@@ -54,18 +46,13 @@ class TransformerXL(nn.Module):
         *,
         dim: Dim,
         num_layers: Layers,
-        num_heads: Heads,
-        feed_forward_factor: FeedForwardFactor,
-        dropout: Probability,
         segment: Annotated[int, whole(1, 100_000)],
         training_memory: Frames,
         memory: Frames,
         subsampling: Callable[[int, int], Subsampling],
-        activation: ActivationMaker,
-        residual: Callable[[], Residual],
+        block: Callable[[int], Any],
     ) -> None:
         super().__init__()
-        check_heads(dim, num_heads)
         self.output_dim = dim
         self.segment = segment
         self.training_memory = training_memory
@@ -73,18 +60,10 @@ class TransformerXL(nn.Module):
         self.subsampling = subsampling(input_dim, dim)
         self.stride = self.subsampling.stride
         self.output_lengths = self.subsampling.output_lengths
-        self.dropout = Dropout(dropout)
-        self.blocks = nn.ModuleList(
-            TransformerXLBlock(
-                dim,
-                MemoryAttention(dim, num_heads, dropout),
-                FeedForward(dim, round(feed_forward_factor * dim), dropout, activation(), bias=True),
-                dropout,
-                residual(),
-            )
-            for _ in range(num_layers)
-        )
-        self.norm_output = residual().last(dim)
+        self.blocks = nn.ModuleList(block(dim) for _ in range(num_layers))
+        first = cast(Any, self.blocks[0])
+        self.dropout = Dropout(first.dropout.p)  # of the blocks' input
+        self.norm_output = first.residual.last(dim)
 
     def named_blocks(self) -> NamedBlocks:
         """List the blocks in order of use."""
@@ -150,69 +129,3 @@ class TransformerXL(nn.Module):
         frame = torch.arange(padding.shape[1], device=padding.device)
         start = (frame // self.segment * self.segment)[:, None]  # start of each query's segment
         return padding[:, None] | (frame >= start + self.segment) | (frame < start - self._longest_memory)
-
-
-class TransformerXLBlock(nn.Module):
-    """Self-attention with a memory, and feed-forward, each with a LayerNorm and a residual connection."""
-
-    def __init__(
-        self, dim: int, attention: nn.Module, feed_forward: nn.Module, dropout: float, residual: Residual
-    ) -> None:
-        super().__init__()
-        self.norm_attention = nn.LayerNorm(dim)
-        self.attention = attention
-        self.norm_feed_forward = nn.LayerNorm(dim)
-        self.feed_forward = feed_forward
-        self.dropout = Dropout(dropout)
-        self.residual = residual
-
-    def forward(self, x: Tensor, memory: Tensor, positions: Tensor, hidden: Tensor) -> Tensor:
-        """Map x (B, Q, D) and memory (B, M, D) to (B, Q, D); `positions` and `hidden` as in `MemoryAttention`."""
-        inner, memory = (self.residual.enter(frames, self.norm_attention) for frames in (x, memory))
-        branch = self.attention(inner, memory, positions, hidden)
-        x = self.residual.leave(x, self.dropout(branch), self.norm_attention)
-        branch = self.feed_forward(self.residual.enter(x, self.norm_feed_forward))
-        return self.residual.leave(x, self.dropout(branch), self.norm_feed_forward)
-
-
-class MemoryAttention(nn.Module):
-    """`RelativeAttention` that also attends to a memory, as in arXiv:1901.02860, section 3.3."""
-
-    reads_weights_of = ("qkv",)  # its weights are read without calling it, so an adapter would have no effect
-
-    def __init__(self, dim: int, num_heads: int, dropout: float) -> None:
-        super().__init__()
-        self.num_heads = num_heads
-        self.dropout = Dropout(dropout)
-        self.qkv = nn.Linear(dim, 3 * dim)
-        self.stacked_matrices = {"qkv": 3}  # queries, keys and values
-        self.position = nn.Linear(dim, dim, bias=False)
-        self.u = nn.Parameter(torch.zeros(num_heads, 1, dim // num_heads))
-        self.v = nn.Parameter(torch.zeros(num_heads, 1, dim // num_heads))
-        self.output = nn.Linear(dim, dim)
-
-    def forward(self, x: Tensor, memory: Tensor, positions: Tensor, hidden: Tensor) -> Tensor:
-        """Attend from a segment to its memory and itself.
-
-        Args:
-            x: frames of the segment, (B, Q, D).
-            memory: frames before the segment, (B, M, D).
-            positions: encodings of the distances Q + M - 1 .. -(Q - 1), (2 Q + M - 1, D).
-            hidden: True where a key is masked, (B, Q or 1, M + Q).
-
-        Returns:
-            The output, (B, Q, D), which is finite at padded frames.
-        """
-        query, key, value = self.qkv(x).chunk(3, dim=-1)
-        dim = x.shape[2]
-        remembered = linear(memory, self.qkv.weight[dim:], self.qkv.bias[dim:]).chunk(2, dim=-1)
-        query = self._heads(query)  # (B, H, Q, D / H)
-        key, value = (
-            self._heads(torch.cat(parts, dim=1)) for parts in zip(remembered, (key, value), strict=True)
-        )  # (B, H, M + Q, D / H)
-        distance = self._heads(self.position(positions))  # (H, 2 Q + M - 1, D / H)
-        out = attend(Projections(query + self.u, query + self.v, key, value, distance), hidden, self.dropout)
-        return self.output(out.transpose(1, 2).flatten(2))
-
-    def _heads(self, x: Tensor) -> Tensor:
-        return x.unflatten(-1, (self.num_heads, -1)).transpose(-2, -3)

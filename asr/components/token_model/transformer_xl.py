@@ -10,10 +10,9 @@ from torch import Tensor, nn
 from asr.base.kernels.dropout import Dropout
 from asr.base.kernels.positions import sinusoids
 from asr.base.settings.rule import Dim, FeedForwardFactor, Heads, Layers, Probability, whole
-from asr.components.encoder.conformer import FeedForward
-from asr.components.encoder.residual.pre_norm import PreNorm
+from asr.components.encoder.block.residual.pre_norm import PreNorm
+from asr.components.encoder.block.transformer_xl_block import TransformerXLBlock
 from asr.components.encoder.stack import check_heads
-from asr.components.encoder.transformer_xl import MemoryAttention, TransformerXLBlock
 from asr.components.token_model.output import TiedEmbedding
 from asr.interfaces import State
 
@@ -55,7 +54,7 @@ class TransformerXLTokenModel(nn.Module):
         memory: Annotated[int, whole(1, 100_000)],
     ) -> None:
         super().__init__()
-        check_heads(dim, num_heads, "token_model")
+        check_heads(dim, num_heads, "token_model", "token_model")
         self.vocab_size = vocab_size
         self.segment = segment
         self.memory = memory
@@ -64,10 +63,11 @@ class TransformerXLTokenModel(nn.Module):
         self.blocks = nn.ModuleList(
             TransformerXLBlock(
                 dim,
-                MemoryAttention(dim, num_heads, dropout),
-                FeedForward(dim, round(feed_forward_factor * dim), dropout, nn.ReLU(), bias=True),
-                dropout,
-                PreNorm(),
+                num_heads=num_heads,
+                feed_forward_factor=feed_forward_factor,
+                dropout=dropout,
+                activation=nn.ReLU,
+                residual=PreNorm,
             )
             for _ in range(num_layers)
         )

@@ -45,7 +45,7 @@ def with_parts(settings: RunSettings, overrides: Sequence[str]) -> RunSettings:
 
     Args:
         settings: settings of a run.
-        overrides: overrides on the command line, such as `encoder=transformer`, `encoder.dropout=0.1`.
+        overrides: overrides on the command line, such as `encoder=transformer`, `encoder.block.dropout=0.1`.
     """
     source = settings.init.source
     if source is None:

@@ -12,7 +12,8 @@ def compile_blocks(encoder: Encoder, world_size: int) -> None:
     blocks = [block for _, block in encoder.named_blocks()]
     problems = {
         "the encoder has no blocks": not blocks,
-        "they have different classes or dimensions": len({(type(block.module), block.dim) for block in blocks}) > 1,
+        "they have different classes, dimensions or strides": len({(type(b.module), b.dim, b.stride) for b in blocks})
+        > 1,
         "the encoder draws chunk sizes, which would need a program each": encoder.streaming is not None,
         "gradient_checkpointing=true runs them twice": any("forward" in vars(block.module) for block in blocks),
         f"untested with several processes ({world_size})": world_size > 1,

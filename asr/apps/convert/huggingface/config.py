@@ -51,8 +51,9 @@ KEYS = {
     streaming.MODEL: TRANSDUCER_KEYS,
     streaming.MODEL_WITH_PROMPT: TRANSDUCER_KEYS | streaming.PROMPT_KEYS,
 }
-ENCODERS: dict[str, dict[str, tuple[str, ...]]] = {  # encoders and parts of asr that transformers has
-    CONFORMER: CONFORMER_PARTS | {"encoder.subsampling": ("depthwise_conv",), "encoder.attention": (FULL_ATTENTION,)},
+ENCODERS: dict[str, dict[str, tuple[object, ...]]] = {  # encoders and parts of asr that transformers has
+    CONFORMER: CONFORMER_PARTS
+    | {"encoder.subsampling": ("depthwise_conv",), "encoder.block.attention": (FULL_ATTENTION,)},
     causal.STREAMING: causal.PARTS,
 }
 ENCODER_KEYS = GENERAL_KEYS | {
@@ -104,23 +105,27 @@ def encoder_config(config: Section, processor: Section = MappingProxyType({})) -
         "name": CONFORMER,
         "dim": dim,
         "num_layers": whole(theirs, "encoder_config.num_hidden_layers", 24),
-        "num_heads": num_heads,
-        "feed_forward_factor": inner / dim if dim > 0 else inner,  # asr's encoder refuses an invalid dim
-        "feed_forward_bias": attention_bias,
-        "dropout": theirs.get("activation_dropout", 0.1),
+        "last_norm": False,
         "subsampling": {
             "name": "depthwise_conv",
             "num_channels": whole(theirs, "encoder_config.subsampling_conv_channels", 256),
             "dropout": theirs.get("dropout", 0.1),
         },
-        "attention": {"name": FULL_ATTENTION, "bias": attention_bias},
-        "convolution": {
-            "name": "depthwise_convolution",
-            "kernel_size": whole(theirs, "encoder_config.conv_kernel_size", 9),
-            "bias": convolution_bias,
+        "block": {
+            "name": "conformer_block",
+            "num_heads": num_heads,
+            "feed_forward_factor": inner / dim if dim > 0 else inner,  # asr's encoder refuses an invalid dim
+            "feed_forward_bias": attention_bias,
+            "dropout": theirs.get("activation_dropout", 0.1),
+            "attention": {"name": FULL_ATTENTION, "bias": attention_bias},
+            "convolution": {
+                "name": "depthwise_convolution",
+                "kernel_size": whole(theirs, "encoder_config.conv_kernel_size", 9),
+                "bias": convolution_bias,
+            },
+            "norm": default_settings("encoder/block/norm", "masked_batch_norm") | {"eps": EPS},
+            "activation": default_settings("encoder/block/activation", "swish"),
         },
-        "norm": default_settings("encoder/norm", "masked_batch_norm") | {"eps": EPS},
-        "activation": default_settings("encoder/activation", "swish"),
     }
     return causal.causal(encoder, *streaming.contexts(theirs, processor), "encoder_config") if is_causal else encoder
 
@@ -207,10 +212,10 @@ def huggingface_config(config: Mapping[str, Any], vocab_size: int, blank: int) -
         blank: index of the blank among transformers' pieces.
     """
     check_conformer(config, "Hugging Face", ENCODERS)
-    encoder, features = config["encoder"], config["features"]
-    if encoder["feed_forward_bias"] != encoder["attention"]["bias"]:
-        must = "encoder.feed_forward_bias must equal encoder.attention.bias for conversion to Hugging Face"
-        raise InputError(f"{must}; got {as_yaml(encoder['feed_forward_bias'])}.")
+    encoder, features, block = config["encoder"], config["features"], config["encoder"]["block"]
+    if block["feed_forward_bias"] != block["attention"]["bias"]:
+        must = "encoder.block.feed_forward_bias must equal encoder.block.attention.bias for conversion to Hugging Face"
+        raise InputError(f"{must}; got {as_yaml(block['feed_forward_bias'])}.")
     if features["num_mel_bins"] % FACTOR:
         must = f"features.num_mel_bins must be a multiple of {FACTOR}, as in Hugging Face"
         raise InputError(f"{must}; got {features['num_mel_bins']}.")
@@ -225,12 +230,12 @@ def huggingface_config(config: Mapping[str, Any], vocab_size: int, blank: int) -
             "model_type": "parakeet_encoder",
             "hidden_size": encoder["dim"],
             "num_hidden_layers": encoder["num_layers"],
-            "num_attention_heads": encoder["num_heads"],
-            "intermediate_size": round(encoder["feed_forward_factor"] * encoder["dim"]),
+            "num_attention_heads": block["num_heads"],
+            "intermediate_size": round(block["feed_forward_factor"] * encoder["dim"]),
             "hidden_act": "silu",
-            "attention_bias": encoder["attention"]["bias"],
-            "convolution_bias": encoder["convolution"]["bias"],
-            "conv_kernel_size": encoder["convolution"]["kernel_size"],
+            "attention_bias": block["attention"]["bias"],
+            "convolution_bias": block["convolution"]["bias"],
+            "conv_kernel_size": block["convolution"]["kernel_size"],
             "subsampling_factor": FACTOR,
             "subsampling_conv_channels": encoder["subsampling"]["num_channels"],
             "subsampling_conv_kernel_size": 3,
@@ -240,8 +245,8 @@ def huggingface_config(config: Mapping[str, Any], vocab_size: int, blank: int) -
             "dropout": encoder["subsampling"]["dropout"],
             "dropout_positions": 0.0,
             "layerdrop": 0.0,
-            "activation_dropout": encoder["dropout"],
-            "attention_dropout": encoder["dropout"],
+            "activation_dropout": block["dropout"],
+            "attention_dropout": block["dropout"],
             "max_position_embeddings": MAX_FRAMES,
             **(streaming.encoder_settings(encoder) if encoder["name"] == causal.STREAMING else {}),
         },

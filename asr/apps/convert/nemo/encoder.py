@@ -22,11 +22,11 @@ CHUNKED = "chunked_limited"  # NeMo's att_context_style of causal encoders
 # output for a whole recording.
 UNIFIED = "chunked_limited_with_rc"
 OF_CHUNKS = ("att_context_style", "att_chunk_context_size", "conv_context_style")
-ENCODERS: dict[str, dict[str, tuple[str, ...]]] = {  # encoders and parts of asr that NeMo has
+ENCODERS: dict[str, dict[str, tuple[object, ...]]] = {  # encoders and parts of asr that NeMo has
     CONFORMER: CONFORMER_PARTS
     | {
         "encoder.subsampling": ("strided_conv", "depthwise_conv"),
-        "encoder.attention": tuple(ATTENTIONS),
+        "encoder.block.attention": tuple(ATTENTIONS),
         "features.normalize": tuple(NORMALIZATIONS),
     },
     causal.STREAMING: causal.PARTS,
@@ -81,19 +81,23 @@ def encoder_config(config: Section) -> dict[str, Any]:
         "name": CONFORMER,
         "dim": dim,
         "num_layers": whole(nemo, "encoder.n_layers"),
-        "num_heads": whole(nemo, "encoder.n_heads", 4),
-        "feed_forward_factor": nemo.get("ff_expansion_factor", 4),
-        "feed_forward_bias": bias,
-        "dropout": dropout,
+        "last_norm": False,
         "subsampling": {
             "name": subsampling,
             "num_channels": dim if channels == -1 else channels,
             "dropout": nemo.get("dropout_pre_encoder", dropout),
         },
-        "attention": _local_attention(nemo, bias) if is_local else {"name": FULL_ATTENTION, "bias": bias},
-        "convolution": {"name": "depthwise_convolution", "kernel_size": kernel_size, "bias": bias},
-        "norm": default_settings("encoder/norm", "masked_batch_norm") | {"eps": EPS},
-        "activation": default_settings("encoder/activation", "swish"),
+        "block": {
+            "name": "conformer_block",
+            "num_heads": whole(nemo, "encoder.n_heads", 4),
+            "feed_forward_factor": nemo.get("ff_expansion_factor", 4),
+            "feed_forward_bias": bias,
+            "dropout": dropout,
+            "attention": _local_attention(nemo, bias) if is_local else {"name": FULL_ATTENTION, "bias": bias},
+            "convolution": {"name": "depthwise_convolution", "kernel_size": kernel_size, "bias": bias},
+            "norm": default_settings("encoder/block/norm", "masked_batch_norm") | {"eps": EPS},
+            "activation": default_settings("encoder/block/activation", "swish"),
+        },
     }
     return causal.causal(encoder, *_contexts(nemo), "encoder.att_context_size") if is_causal else encoder
 
@@ -163,14 +167,16 @@ def scale(config: Section) -> float:
 def nemo_encoder(config: Section) -> dict[str, Any]:
     """Convert the config of an asr model to the section of NeMo's config for the encoder."""
     check_conformer(config, "NeMo", ENCODERS)
-    encoder = config["encoder"]
-    if encoder["feed_forward_factor"] != int(encoder["feed_forward_factor"]):
-        must = "encoder.feed_forward_factor must be a whole number for conversion to NeMo"
-        raise InputError(f"{must}; got {encoder['feed_forward_factor']}.")
-    if len({encoder["feed_forward_bias"], encoder["attention"]["bias"], encoder["convolution"]["bias"]}) > 1:
-        must = "encoder.feed_forward_bias, attention.bias and convolution.bias must be equal for conversion to NeMo"
+    encoder, block = config["encoder"], config["encoder"]["block"]
+    if block["feed_forward_factor"] != int(block["feed_forward_factor"]):
+        must = "encoder.block.feed_forward_factor must be a whole number for conversion to NeMo"
+        raise InputError(f"{must}; got {block['feed_forward_factor']}.")
+    if len({block["feed_forward_bias"], block["attention"]["bias"], block["convolution"]["bias"]}) > 1:
+        must = (
+            "the biases of encoder.block (feed_forward_bias, attention.bias, convolution.bias) must be equal for NeMo"
+        )
         raise InputError(f"{must}; got true and false.")
-    attention, (subsampling, factor) = encoder["attention"], SUBSAMPLINGS[encoder["subsampling"]["name"]]
+    attention, (subsampling, factor) = block["attention"], SUBSAMPLINGS[encoder["subsampling"]["name"]]
     return {
         "_target_": "nemo.collections.asr.modules.ConformerEncoder",
         "feat_in": config["features"]["num_mel_bins"],
@@ -180,19 +186,19 @@ def nemo_encoder(config: Section) -> dict[str, Any]:
         "subsampling": subsampling,
         "subsampling_factor": factor,
         "subsampling_conv_channels": encoder["subsampling"]["num_channels"],
-        "ff_expansion_factor": int(encoder["feed_forward_factor"]),
+        "ff_expansion_factor": int(block["feed_forward_factor"]),
         "self_attention_model": ATTENTIONS[attention["name"]],
         **({"att_context_size": 2 * [attention["context"]]} if attention["name"] == LOCAL_ATTENTION else {}),
-        "n_heads": encoder["num_heads"],
+        "n_heads": block["num_heads"],
         "xscaling": False,  # asr's weights of the subsampling contain the scale
         "untie_biases": True,
-        "conv_kernel_size": encoder["convolution"]["kernel_size"],
+        "conv_kernel_size": block["convolution"]["kernel_size"],
         "conv_norm_type": "batch_norm",
-        "use_bias": encoder["attention"]["bias"],
-        "dropout": encoder["dropout"],
+        "use_bias": block["attention"]["bias"],
+        "dropout": block["dropout"],
         "dropout_pre_encoder": encoder["subsampling"]["dropout"],
         "dropout_emb": 0.0,
-        "dropout_att": encoder["dropout"],
+        "dropout_att": block["dropout"],
         **(_causal_settings(encoder) if encoder["name"] == causal.STREAMING else {}),
     }
 

@@ -1,6 +1,7 @@
 """A Conformer with convolutional adapter blocks, as in w2v-BERT 2.0."""
 
 from collections.abc import Callable
+from typing import cast
 
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -8,21 +9,11 @@ from torch import Tensor, nn
 from asr.base.kernels.attention import attend
 from asr.base.kernels.dropout import Dropout
 from asr.base.kernels.strided_conv import KERNEL_SIZE, PADDING, STRIDE, halved
-from asr.base.settings.rule import Bias, Dim, FeedForwardFactor, Heads, Layers, Probability
-from asr.components.encoder.conformer import Conformer, FeedForward
-from asr.components.encoder.stack import run_blocks
-from asr.interfaces import (
-    NO_TAPS,
-    ActivationMaker,
-    Attention,
-    Block,
-    Convolution,
-    Encoded,
-    NamedBlocks,
-    NormMaker,
-    Subsampling,
-    Taps,
-)
+from asr.base.settings.rule import Dim, Layers
+from asr.components.encoder.block.conformer_block import ConformerBlock
+from asr.components.encoder.conformer import Conformer, LastNorm
+from asr.components.encoder.stack import FeedForward, run_blocks
+from asr.interfaces import NO_TAPS, Block, ConformerPart, Encoded, NamedBlocks, Subsampling, Taps
 from asr.lengths import Lengths, padding_mask
 
 
@@ -39,16 +30,10 @@ class ConformerAdapter(Conformer):
     Args:
         dim: D, dimension of each encoder frame.
         num_layers: number of Conformer blocks.
-        num_heads: number of attention heads; must divide D.
-        feed_forward_factor: inner dimension of the feed-forward modules, as a multiple of D.
-        feed_forward_bias: whether the linear layers of the Conformer's feed-forward modules have a bias.
-        dropout: dropout, as in `Conformer`.
-        num_adapter_layers: number of adapter blocks.
+        last_norm: whether a norm like those in the blocks follows the last Conformer block.
+        num_adapter_layers: number of adapter blocks, with the heads, inner dimension and dropout of the others.
         subsampling: makes the front-end, given F and D.
-        attention: makes the self-attention of a Conformer block, given D, num_heads and dropout.
-        convolution: makes the convolution module of a block, given D, the norm and the activation.
-        norm: makes the norm of the convolution module, given D.
-        activation: makes the activation of each feed-forward and convolution module of the Conformer.
+        block: makes a Conformer block, given D.
     """
 
     def __init__(
@@ -57,44 +42,27 @@ class ConformerAdapter(Conformer):
         *,
         dim: Dim,
         num_layers: Layers,
-        num_heads: Heads,
-        feed_forward_factor: FeedForwardFactor,
-        feed_forward_bias: Bias,
-        dropout: Probability,
+        last_norm: LastNorm,
         num_adapter_layers: Layers,
         subsampling: Callable[[int, int], Subsampling],
-        attention: Callable[[int, int, float], Attention],
-        convolution: Callable[[int, NormMaker, ActivationMaker], Convolution],
-        norm: NormMaker,
-        activation: ActivationMaker,
+        block: Callable[[int], ConformerPart],
     ) -> None:
         super().__init__(
-            input_dim,
-            dim=dim,
-            num_layers=num_layers,
-            num_heads=num_heads,
-            feed_forward_factor=feed_forward_factor,
-            feed_forward_bias=feed_forward_bias,
-            dropout=dropout,
-            subsampling=subsampling,
-            attention=attention,
-            convolution=convolution,
-            norm=norm,
-            activation=activation,
+            input_dim, dim=dim, num_layers=num_layers, last_norm=last_norm, subsampling=subsampling, block=block
         )
-        feed_forward_dim = round(feed_forward_factor * dim)
+        like = cast(ConformerBlock, self.blocks[0])
+        heads, inner, dropout = like.num_heads, like.feed_forward_dim, like.dropout.p
         self.adapter = nn.ModuleList(
-            AdapterBlock(dim, num_heads, dropout, FeedForward(dim, feed_forward_dim, dropout, nn.ReLU(), bias=True))
+            AdapterBlock(dim, heads, dropout, FeedForward(dim, inner, dropout, nn.ReLU(), bias=True))
             for _ in range(num_adapter_layers)
         )
-        self.stride = self.subsampling.stride * STRIDE**num_adapter_layers
-        self.output_lengths = self._adapted_lengths
+        self.stride *= STRIDE**num_adapter_layers
 
     def named_blocks(self) -> NamedBlocks:
         """List the blocks of the Conformer and of the adapter in order of use."""
-        stride, blocks = self.subsampling.stride, self.blocks
+        stride = self.subsampling.stride
         return [
-            *((f"blocks.{number}", Block(block, self.output_dim, stride)) for number, block in enumerate(blocks)),
+            *super().named_blocks(),
             *(
                 (f"adapter.{number}", Block(block, self.output_dim, stride * STRIDE ** (number + 1)))
                 for number, block in enumerate(self.adapter)
@@ -110,7 +78,7 @@ class ConformerAdapter(Conformer):
             blocks |= tapped
         return Encoded(x, lengths, blocks)
 
-    def _adapted_lengths(self, feature_lengths: Lengths) -> Lengths:
+    def output_lengths(self, feature_lengths: Lengths) -> Lengths:
         """Return the number of encoder frames T' for T feature frames."""
         lengths = self.subsampling.output_lengths(feature_lengths)
         for _ in self.adapter:

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from asr.base.kernels.depthwise import depthwise
 from asr.base.settings.rule import KernelSize, whole
-from asr.components.encoder.convolution.gated import GatedConvolution
+from asr.components.encoder.block.convolution.gated import GatedConvolution
 from asr.interfaces import ActivationMaker, NormMaker
 
 Dilation = Annotated[int, whole(1, 1_000)]

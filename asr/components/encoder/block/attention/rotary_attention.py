@@ -29,7 +29,7 @@ class RotaryAttention(nn.Module):
     def __init__(self, dim: int, num_heads: int, dropout: float, *, bias: Bias) -> None:
         super().__init__()
         if dim // num_heads % 2:
-            must = "encoder.dim / encoder.num_heads must be even for encoder.attention=rotary_attention"
+            must = "encoder.dim / encoder.block.num_heads must be even for encoder.block.attention=rotary_attention"
             raise InputError(f"{must}; got dim={dim}, num_heads={num_heads}.")
         self.num_heads = num_heads
         self.dropout = Dropout(dropout)

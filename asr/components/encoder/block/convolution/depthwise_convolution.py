@@ -3,7 +3,7 @@
 from torch import Tensor
 
 from asr.base.kernels.depthwise import depthwise
-from asr.components.encoder.convolution.gated import GatedConvolution
+from asr.components.encoder.block.convolution.gated import GatedConvolution
 
 
 class DepthwiseConvolution(GatedConvolution):

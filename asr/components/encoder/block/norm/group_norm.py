@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from asr.base.settings.rule import Eps, whole
-from asr.components.encoder.norm.moments import channel_moments, utterance_moments
+from asr.components.encoder.block.norm.moments import channel_moments, utterance_moments
 from asr.errors import InputError
 
 
@@ -25,7 +25,7 @@ class GroupNorm(nn.Module):
     def __init__(self, dim: int, *, num_groups: Annotated[int, whole(1, 65_536)], eps: Eps) -> None:
         super().__init__()
         if dim % num_groups:
-            must = "encoder.norm.num_groups must divide the number of channels"
+            must = "encoder.block.norm.num_groups must divide the number of channels"
             raise InputError(f"{must}; got num_groups={num_groups} and {dim} channels.")
         self.num_groups = num_groups
         self.eps = eps

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from asr.base.settings.rule import Eps, Fraction
-from asr.components.encoder.norm.moments import follow, sum_over_ranks
+from asr.components.encoder.block.norm.moments import follow, sum_over_ranks
 
 
 class MaskedBatchNorm(nn.Module):

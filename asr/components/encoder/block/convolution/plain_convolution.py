@@ -3,7 +3,7 @@
 from torch import Tensor, nn
 
 from asr.base.settings.rule import KernelSize
-from asr.components.encoder.convolution.gated import GatedConvolution
+from asr.components.encoder.block.convolution.gated import GatedConvolution
 from asr.interfaces import ActivationMaker, NormMaker
 
 

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from asr.base.settings.rule import Eps, Fraction
-from asr.components.encoder.norm.moments import channel_moments, follow, sum_over_ranks, utterance_moments
+from asr.components.encoder.block.norm.moments import channel_moments, follow, sum_over_ranks, utterance_moments
 
 
 class SwitchableNorm(nn.Module):

@@ -10,7 +10,7 @@ from asr.base.kernels.local_attention import attend_near
 from asr.base.kernels.positions import relative_positions
 from asr.base.kernels.relative_attention import Projections
 from asr.base.settings.rule import Bias, whole
-from asr.components.encoder.attention.relative_attention import RelativeAttention
+from asr.components.encoder.block.attention.relative_attention import RelativeAttention
 
 
 class LocalAttention(RelativeAttention):

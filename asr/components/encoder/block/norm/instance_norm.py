@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from asr.base.settings.rule import Eps
-from asr.components.encoder.norm.moments import utterance_moments
+from asr.components.encoder.block.norm.moments import utterance_moments
 
 
 class InstanceNorm(nn.Module):

@@ -4,7 +4,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from asr.base.kernels.depthwise import depthwise
-from asr.components.encoder.convolution.gated import GatedConvolution
+from asr.components.encoder.block.convolution.gated import GatedConvolution
 
 
 class CausalConvolution(GatedConvolution):

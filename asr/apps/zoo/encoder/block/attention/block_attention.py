@@ -34,7 +34,7 @@ class BlockAttention(nn.Module):
     def __init__(self, dim: int, num_heads: int, dropout: float, *, context: Frames, max_distance: Frames) -> None:
         super().__init__()
         if max_distance < context:
-            must = "encoder.attention.max_distance must be at least encoder.attention.context"
+            must = "encoder.block.attention.max_distance must be at least encoder.block.attention.context"
             raise InputError(f"{must}; got {max_distance} and {context}.")
         self.num_heads, self.context, self.max_distance = num_heads, context, max_distance
         self.dropout = Dropout(dropout)
