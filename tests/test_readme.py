@@ -110,6 +110,9 @@ def test_a_component_in_the_guide_trains_and_transcribes(
         )
         assert ended.returncode == 0, ended.stderr
     assert (tmp_path / run / "report.html").is_file()
+    for objective, recognises in zip(OBJECTIVES, (True, False), strict=True) if options else ():
+        report = tmp_path / objective[-1].removeprefix("run_dir=") / "report.html"
+        assert ("Hypotheses during training" in report.read_text()) == recognises
 
 
 def files_of_guide() -> dict[str, str]:

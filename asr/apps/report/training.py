@@ -129,7 +129,7 @@ def training_page(record: Record) -> str:
 
 def recognises(settings: Mapping[str, Any]) -> bool:
     """Whether settings are those of a recogniser's training; an older run has no objective."""
-    return not is_language_model(settings) and _at(settings, "objective", "name") in (None, "recognition")
+    return not is_language_model(settings) and ("head" in settings or "objective" not in settings)
 
 
 def _validated(record: Record) -> bool:
