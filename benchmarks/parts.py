@@ -90,7 +90,11 @@ def parts_of(encoder: nn.Module, encoder_name: str, features: Tensor, feature_le
     """Split an encoder into its parts, each with inputs of the shapes that it receives for these features."""
     shape = shape_of(encoder_config(encoder_name))
     x, lengths = encoder.subsampling(features, feature_lengths)
-    x, mask, positions = x.detach().requires_grad_(), padding_mask(lengths, x.shape[1]), encoder.positions(x)
+    x, mask, positions = (
+        x.detach().requires_grad_(),
+        padding_mask(lengths, x.shape[1]),
+        encoder.first_block.positions(x),
+    )
     inner = torch.randn(*x.shape[:2], shape.feed_forward_dim, requires_grad=True)
     block, layers = encoder.blocks[0], shape.num_layers
     front_end = FrontEnd(NUM_MEL_BINS, shape.num_channels, shape.dim, shape.dropout)

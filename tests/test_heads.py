@@ -67,7 +67,7 @@ def test_the_intermediate_loss_equals_the_papers_sum_over_block_outputs(head: st
     lengths = torch.tensor([33])
     x, _ = net.encoder.subsampling(frames, lengths)
     padding = torch.zeros(1, x.shape[1], dtype=torch.bool)
-    positions = net.encoder.positions(x)
+    positions = net.encoder.first_block.positions(x)
     linear = net.head.frame_head.linear
     tapped = [place * 4 // (settings["num_intermediate"] + 1) for place in range(1, settings["num_intermediate"] + 1)]
     intermediate = []
