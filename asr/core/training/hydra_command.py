@@ -7,7 +7,7 @@ import os
 import re
 import sys
 import threading
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from difflib import get_close_matches
@@ -269,10 +269,13 @@ def composition_error(error: "CompactHydraException | OmegaConfBaseException") -
         if keys and key not in keys:
             more = f" +{cause.full_key}=VALUE passes {key} to Lightning's Trainer." if section == "trainer" else ""
             has = f"{section or 'the config'} has {', '.join(keys)}"
-            if section and (similar := _similar(key, keys)):
-                return f"{cause.full_key} must be a setting; {has}.{similar}{more}"
             composed: Any = OmegaConf.to_container(cause.parent_node._get_root())
             meant = settings_named(key, {name: value for name, value in composed.items() if name != "hydra"})
+            group, is_group, part = key.partition("/")
+            within = _paths_to(*((group, part) if is_group else (section, key)), composed)
+            within = [name.replace(".", "/") for name in within] if is_group else within
+            if (section or within) and (similar := did_you_mean(within) or _similar(key, keys)):
+                return f"{cause.full_key} must be a setting; {has}.{similar}{more}"
             return f"{cause.full_key} must be a setting; {has}.{did_you_mean(meant) or _similar(key, keys) or more}"
     absent = re.match(r"Could not override '([a-z_]+)/([a-z_]+)'", str(error))
     if absent and (owners := _with_part(*absent.groups())):
@@ -288,6 +291,18 @@ def _with_part(group: str, part: str) -> list[str]:
         for file in files(group)
         if re.search(rf"^ *- {part}: ", file.read_text(encoding="utf-8"), re.MULTILINE)
     ]
+
+
+def _paths_to(section: str, key: str, config: Mapping[str, Any]) -> list[str]:
+    """Return the names of settings and sections within a section, not directly, that are called `key`."""
+
+    def inside(name: str, value: Any) -> Iterator[str]:
+        for each, below in value.items() if isinstance(value, Mapping) else ():
+            if each == key:
+                yield f"{name}.{each}"
+            yield from inside(f"{name}.{each}", below)
+
+    return [*inside(section, config.get(section))]
 
 
 def _similar(name: str, names: Collection[str]) -> str:
