@@ -234,7 +234,7 @@ def test_two_runs_in_one_process_each_log_to_their_own_folder(
 
 
 def test_a_run_without_checkpoints_does_not_block_its_folder(tones: Path, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"encoder\.num_heads"):
+    with pytest.raises(ValueError, match=r"encoder\.block\.num_heads"):
         run(tmp_path / "run", tones, "trainer.max_epochs=1", "encoder.block.num_heads=5")
     run(tmp_path / "run", tones, "trainer.max_epochs=1")
 
