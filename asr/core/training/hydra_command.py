@@ -293,7 +293,7 @@ def _with_part(group: str, part: str) -> list[str]:
     ]
 
 
-def _paths_to(section: str, key: str, config: Mapping[str, Any]) -> list[str]:
+def _paths_to(section: str, key: str, composed: Mapping[str, Any]) -> list[str]:
     """Return the names of settings and sections within a section, not directly, that are called `key`."""
 
     def inside(name: str, value: Any) -> Iterator[str]:
@@ -302,7 +302,7 @@ def _paths_to(section: str, key: str, config: Mapping[str, Any]) -> list[str]:
                 yield f"{name}.{each}"
             yield from inside(f"{name}.{each}", below)
 
-    return [*inside(section, config.get(section))]
+    return [*inside(section, composed.get(section))]
 
 
 def _similar(name: str, names: Collection[str]) -> str:
