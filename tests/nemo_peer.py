@@ -53,7 +53,7 @@ def encoded(model: Any, waveforms: list[Tensor]) -> tuple[Tensor, Tensor]:
 
 def streamed(model: Any, waveform: Tensor) -> Tensor:
     """Return the output (T', D) of a causal encoder for a waveform, chunk by chunk with NeMo's caches."""
-    from nemo.collections.asr.components.utils.streaming_utils import CacheAwareStreamingAudioBuffer
+    from nemo.collections.asr.parts.utils.streaming_utils import CacheAwareStreamingAudioBuffer
 
     features, lengths = model.preprocessor(input_signal=waveform[None], length=torch.tensor([len(waveform)]))
     model.encoder.setup_streaming_params()

@@ -4,11 +4,11 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from nemo.collections.asr.components.submodules.rnnt_greedy_decoding import (
+from nemo.collections.asr.modules.rnnt import RNNTDecoder, RNNTJoint
+from nemo.collections.asr.parts.submodules.rnnt_greedy_decoding import (
     GreedyBatchedRNNTInfer,
     GreedyBatchedTDTInfer,
 )
-from nemo.collections.asr.modules.rnnt import RNNTDecoder, RNNTJoint
 from torch import Tensor
 
 from asr.components.head.joint_network import ACTIVATIONS
