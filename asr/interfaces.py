@@ -712,6 +712,14 @@ class Moment(NamedTuple):
     epoch: float
 
 
+@runtime_checkable
+class FollowsTraining(Protocol):
+    """A module of the model that changes as the run proceeds, such as a dropout that falls with the steps. Optional."""
+
+    def on_moment(self, moment: Moment) -> None:
+        """Prepare for the next training batch; called for each batch, on every process, also in a resumed run."""
+
+
 class Schedule(Protocol):
     """Return the factor by which the optimizer's learning rate is multiplied at a moment of the run."""
 

@@ -36,6 +36,7 @@ from tests.refusals import check_refusal, refused
 HEAD = '''
 """CTC with scaled logits."""
 
+from pathlib import Path
 from typing import Annotated
 
 from asr.components.head.ctc import CTC
@@ -49,6 +50,10 @@ class ScaledCTC(CTC):
 
     def all_log_probs(self, encoder_out):
         return super().all_log_probs(self.scale * encoder_out)
+
+    def on_moment(self, moment):
+        with Path("moments.txt").open("a") as file:
+            print(moment.step, moment.total_steps, file=file)
 '''
 
 ACTIVATION = '''
@@ -298,6 +303,15 @@ def test_a_metric_is_computed_from_the_texts_of_all_processes(lab: Path, tones: 
 
 def test_a_callback_keeps_its_state_in_a_resumed_run(lab: Path) -> None:
     assert (lab / "run" / "steps.txt").read_text() == "4 of 4"
+
+
+def test_a_part_of_the_model_is_told_each_step_also_of_a_resumed_run(lab: Path) -> None:
+    assert (lab / "moments.txt").read_text().splitlines()[:4] == [
+        "0 2",
+        "1 2",
+        "2 4",
+        "3 4",
+    ]  # other tests train here, too
 
 
 @pytest.mark.parametrize(

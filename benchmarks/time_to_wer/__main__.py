@@ -3,6 +3,7 @@
     python -m benchmarks.time_to_wer recommended          # each toolkit's published recipe
     python -m benchmarks.time_to_wer equal                # equal batches, rates, speeds and initialisation
     python -m benchmarks.time_to_wer tuned                # after trials of learning rate and batch size
+    python -m benchmarks.time_to_wer optimizers --toolkits asr   # AdamW and Muon, the best two trials of each
     python -m benchmarks.time_to_wer finetuned --overrides init.from=MODEL corpus...   # asr's and NeMo's fine-tuning
 
 Each training is a process with one thread. The clock counts the CPU time of training steps, in which audio is read and
@@ -29,7 +30,17 @@ from asr.errors import InputError
 from benchmarks import results
 from benchmarks.machine import about
 from benchmarks.results import Results
-from benchmarks.time_to_wer.recipe import ASR, PUBLISHED, Recipe, equal, finetuned, recommended, trials
+from benchmarks.time_to_wer.recipe import (
+    ASR,
+    OPTIMIZERS,
+    PUBLISHED,
+    Recipe,
+    equal,
+    finetuned,
+    optimizer_trials,
+    recommended,
+    trials,
+)
 from benchmarks.time_to_wer.watch import Point, time_to
 
 PEERS = Path(".venv-nets/bin/python")
@@ -63,20 +74,23 @@ class Contest:
 
 
 def recipes(options: argparse.Namespace, contest: Contest) -> Iterable[Recipe]:
-    """Return the recipes of a table; for the table `tuned`, run the trials, and return each toolkit's best."""
+    """Return the recipes of a table; run the trials of the tables `tuned` and `optimizers`, and return the best."""
     known = {"recommended": recommended, "equal": equal, "finetuned": finetuned}
     if options.table in known:
         return [recipe for recipe in known[options.table]() if recipe.toolkit in options.toolkits]
-    return [_best(toolkit, options, contest) for toolkit in options.toolkits]
+    if options.table == "optimizers":
+        searches = [_best(optimizer_trials(optimizer), options, contest) for optimizer in OPTIMIZERS]
+        return [recipe for search in searches for recipe in search[:2]]
+    return [_best(trials(toolkit), options, contest)[0] for toolkit in options.toolkits]
 
 
-def _best(toolkit: str, options: argparse.Namespace, contest: Contest) -> Recipe:
+def _best(trials: Sequence[Recipe], options: argparse.Namespace, contest: Contest) -> list[Recipe]:
     wers = {}
-    for number, recipe in enumerate(trials(toolkit)):
+    for number, recipe in enumerate(trials):
         points = contest.run(recipe, options.trial_epochs, options.seeds[0])["points"]
         wers[number] = Point(*points[-1]).wer
-        print(f"trial: {toolkit}, {recipe.name}: validation WER {rate(wers[number])}", flush=True)
-    return trials(toolkit)[min(wers, key=wers.__getitem__)]
+        print(f"trial: {recipe.toolkit}, {recipe.name}: validation WER {rate(wers[number])}", flush=True)
+    return [trials[number] for number in sorted(wers, key=wers.__getitem__)]
 
 
 def curves(title: str, runs: Sequence[Run]) -> str:
@@ -101,7 +115,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("table", choices=("recommended", "equal", "tuned", "finetuned"), help="what is compared")
+    parser.add_argument(
+        "table", choices=("recommended", "equal", "tuned", "optimizers", "finetuned"), help="what is compared"
+    )
     parser.add_argument("--epochs", type=int, default=6, metavar="N", help="epochs of each training (default: 6)")
     parser.add_argument("--trial-epochs", type=int, default=3, metavar="N", help="epochs of each trial (default: 3)")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2], metavar="SEED", help="default: 0 1 2")

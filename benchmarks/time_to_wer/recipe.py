@@ -11,6 +11,8 @@ PUBLISHED = {  # what the recipes of the table `recommended` are meant for
     TRANSFORMERS: "examples/pytorch/speech-recognition, single GPU CTC: fine-tuning of a pre-trained model",
 }
 RATES, BATCH_SECONDS = ("1e-3", "3e-3"), (10, 20, 40, 80)  # the trials of the table `tuned`
+OPTIMIZERS = {"adamw": ("1.5e-3", "3e-3", "6e-3"), "muon": ("3e-3", "6e-3", "1.2e-2")}  # and the rates of their trials
+OPTIMIZER_BATCH_SECONDS = (20, 40)
 
 
 class Recipe(NamedTuple):
@@ -59,4 +61,23 @@ def trials(toolkit: str) -> list[Recipe]:
             [f"head={head}", f"optimizer.lr={rate}", f"data.batch_seconds={seconds}"],
         )
         for rate, seconds in product(RATES, BATCH_SECONDS)
+    ]
+
+
+def optimizer_trials(optimizer: str) -> list[Recipe]:
+    """Return the trials of one of asr's optimizers: learning rate, batch size, and no sorted epoch at the start."""
+    rates = OPTIMIZERS[optimizer]
+    grid = [(rate, seconds, 1) for rate, seconds in product(rates, OPTIMIZER_BATCH_SECONDS)]
+    return [
+        Recipe(
+            ASR,
+            f"{optimizer}, rate {rate}, batches of {seconds} s" + ("" if sorted_epochs else ", none sorted"),
+            [
+                f"optimizer={optimizer}",
+                f"optimizer.lr={rate}",
+                f"data.batch_seconds={seconds}",
+                f"data.sorted_epochs={sorted_epochs}",
+            ],
+        )
+        for rate, seconds, sorted_epochs in [*grid, (rates[1], OPTIMIZER_BATCH_SECONDS[0], 0)]
     ]

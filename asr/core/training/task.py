@@ -24,7 +24,7 @@ from asr.core.training.gradients import divide_and_clip
 from asr.core.training.lightning_internals import batches_begun, forget_metric
 from asr.core.training.objective import Losses, Measure, Trainable, TrainedBatch, Validation, described
 from asr.core.training.step_sums import StepBatches, StepRecord, StepSums, wait_for
-from asr.interfaces import Moment
+from asr.interfaces import FollowsTraining, Moment
 
 if TYPE_CHECKING:
     from asr.core.run.run import Run
@@ -110,6 +110,7 @@ class TrainingTask(pl.LightningModule):
         self._batches = StepBatches()
         self._unsettled: list[StepRecord] = []
         self._validation: Validation | None = None
+        self._followers: list[FollowsTraining] = []
         self._last_step_time = time.monotonic()
 
     def too_large(self) -> str:
@@ -121,7 +122,7 @@ class TrainingTask(pl.LightningModule):
         optimizer = build.build_optimizer(self._run.settings.components, self.model, self.trainable.depths)
 
         def factor(step: int) -> float:
-            return self._schedule(Moment(step, self.total_steps, epochs_done(self.trainer)))
+            return self._schedule(self._moment(step))
 
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": LambdaLR(optimizer, factor), "interval": "step"}}
 
@@ -134,7 +135,8 @@ class TrainingTask(pl.LightningModule):
         return self.trainable.losses(batch)
 
     def on_train_start(self) -> None:
-        """Start the clock of the first step, so that the time of the setup does not count."""
+        """Find the modules that follow the run, and start the clock of the first step after the setup."""
+        self._followers = [module for module in self.model.modules() if isinstance(module, FollowsTraining)]
         self._last_step_time = time.monotonic()
 
     def on_train_epoch_start(self) -> None:
@@ -145,6 +147,8 @@ class TrainingTask(pl.LightningModule):
     def on_train_batch_start(self, batch: TrainedBatch, batch_idx: int) -> None:
         """Seed the losses with (seed, epoch, batch index, rank), so that a resumed run draws the same numbers."""
         torch.manual_seed(derive_seed(self._run.settings.seed, self.current_epoch, batch_idx, self.global_rank))
+        for module in self._followers:
+            module.on_moment(self._moment(self.global_step))
 
     def training_step(self, batch: TrainedBatch, batch_idx: int) -> Tensor:
         """Sum the losses of a batch, and multiply the sum by the numbers of ranks and of accumulated batches.
@@ -194,6 +198,9 @@ class TrainingTask(pl.LightningModule):
             for batch, losses in step.batches.batches:
                 self._data.add_losses(batch, losses)
         return results
+
+    def _moment(self, step: int) -> Moment:
+        return Moment(step, self.total_steps, epochs_done(self.trainer))
 
     @property
     def _data(self) -> "TrainingData":
