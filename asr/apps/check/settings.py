@@ -5,7 +5,7 @@ import inspect
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from asr.base.settings.conf import default_settings, names, own_settings
 from asr.base.settings.plugins import OURS, Home
@@ -98,7 +98,9 @@ def check_settings(file: Component, home: Home) -> None:
     cls = component(file.group, settings).func  # refuses missing classes, keys and values
     parameters = inspect.signature(cls).parameters.values()
     keys = {parameter.name for parameter in parameters if parameter.kind is parameter.KEYWORD_ONLY}
-    documented = set(re.findall(r"^ +(\w+): ", inspect.getdoc(cls) or "", re.MULTILINE))
+    bases = inspect.getmro(cast(type, cls))  # a class need not repeat the arguments of the class that it extends
+    docs = "\n".join(inspect.getdoc(base) or "" for base in bases)
+    documented = set(re.findall(r"^ +(\w+): ", docs, re.MULTILINE))
     parts = {key for key, value in settings.items() if isinstance(value, Mapping)}
     _refuse(
         file, "have a value in the YAML file and no default", {p.name for p in parameters if p.default is not p.empty}

@@ -9,15 +9,13 @@ recording is processed at a time.
 
 import logging
 import math
-import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
-import torch
-
+from asr.apps.serve.serving_thread import ServingThread
 from asr.core.data.batch import Rejected
 from asr.core.data.batch_plan import BatchBounds
 from asr.core.data.manifest import Utterance
@@ -65,7 +63,7 @@ class Job:
     gone: bool = False
 
 
-class Jobs:
+class Jobs(ServingThread):
     """The queue and its thread.
 
     Args:
@@ -85,34 +83,21 @@ class Jobs:
         num_threads: int | None = None,
         on_batch: Callable[[int], object] = lambda number: None,
     ) -> None:
+        super().__init__("net", num_threads)
         self._recognizer = recognizer
         self._options = options
         chunk_seconds = options.chunks.chunk_seconds
         self._long_options = replace(options, batches=BatchBounds(batch_seconds=chunk_seconds, max_utterances=1))
         self._queue = queue
-        # Torch's default is read here, because another thread may change it before the new thread starts.
-        self._num_threads = num_threads or torch.get_num_threads()
         self._on_batch = on_batch
-        self._changed = threading.Condition()
         self._short: deque[Job] = deque()
         self._long: deque[Job] = deque()
         self._taken: set[Job] = set()
-        self._stopped = False
-        self._thread = threading.Thread(target=self._run, name="net", daemon=True)
-
-    def start(self) -> None:
-        """Start the thread."""
-        self._thread.start()
 
     @property
     def waiting(self) -> int:
         """Number of waiting recordings."""
         return len(self._short) + len(self._long)
-
-    @property
-    def alive(self) -> bool:
-        """Whether the thread is running and accepts jobs."""
-        return self._thread.is_alive() and not self._stopped
 
     @property
     def full(self) -> bool:
@@ -154,20 +139,15 @@ class Jobs:
             self._long.clear()
             self._changed.notify()
 
-    def join(self, seconds: float) -> None:
-        """Wait until the thread has ended, for at most `seconds`."""
-        self._thread.join(seconds)
-
     # ---- methods that run in the thread
 
-    def _run(self) -> None:
-        torch.set_num_threads(self._num_threads)
-        try:
-            while self._wait():
-                self._short_ones()
-                self._long_one()
-        finally:  # also after an unexpected error, so that no client waits for a thread that has ended
-            self.stop()
+    def _turn(self) -> bool:
+        """Recognise a batch of short recordings, then a long one; return False when stopped."""
+        if not self._wait():
+            return False
+        self._short_ones()
+        self._long_one()
+        return True
 
     def _wait(self) -> bool:
         """Wait for jobs, then GATHER_SECONDS for further jobs of the same batch; return False when stopped."""

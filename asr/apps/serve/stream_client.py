@@ -189,12 +189,7 @@ class StreamClient:
 
     async def _options(self) -> tuple[StreamOptions, HotwordRequest]:
         """Receive and check the first message."""
-        try:
-            async with asyncio.timeout(self._limits.idle_seconds):
-                message = await self._receive()
-        except TimeoutError:
-            line = f"the first message must arrive within {self._limits.idle_seconds:g} seconds; none arrived."
-            raise StreamProblemError(line, IDLE) from None
+        message = await self._next("the first message must arrive within {:g} seconds; none arrived.")
         must = f"the first message must be JSON, such as {EXAMPLE}"
         if message.get("text") is None:
             raise StreamProblemError(f"{must}; got {len(message.get('bytes') or b'')} bytes of audio.")
@@ -205,6 +200,15 @@ class StreamClient:
         except ValidationError as error:
             raise StreamProblemError(f"{must}; {_first(error)}.") from None
         return options, _hotwords_of(values)
+
+    async def _next(self, too_late: str) -> dict[str, Any]:
+        """Receive a message; `too_late` is the problem if it does not arrive within this number of seconds."""
+        seconds = self._limits.idle_seconds
+        try:
+            async with asyncio.timeout(seconds):
+                return await self._receive()
+        except TimeoutError:
+            raise StreamProblemError(too_late.format(seconds), IDLE) from None
 
     async def _read(self, speech: Speech) -> None:
         """Receive audio until the client ends the stream; a sample may be divided between two messages."""
@@ -237,12 +241,7 @@ class StreamClient:
 
     async def _message(self) -> bytes | HotwordRequest | None:
         """Receive audio or hotwords; None: the client ends the stream."""
-        try:
-            async with asyncio.timeout(self._limits.idle_seconds):
-                message = await self._receive()
-        except TimeoutError:
-            line = f"audio must not pause for {self._limits.idle_seconds:g} seconds; it did."
-            raise StreamProblemError(line, IDLE) from None
+        message = await self._next("audio must not pause for {:g} seconds; it did.")
         text, samples = message.get("text"), message.get("bytes")
         if text is not None:
             with suppress(ValidationError):

@@ -9,7 +9,6 @@ calls.
 
 import logging
 import math
-import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -20,6 +19,7 @@ from typing import Any, NamedTuple
 import torch
 
 from asr.apps.serve.jobs import StoppedError
+from asr.apps.serve.serving_thread import ServingThread
 from asr.base.audio.resampling import Resampler
 from asr.core.recognition.captions import DEFAULT, Captions, StreamSettings
 from asr.core.recognition.recognizer import Recognizer
@@ -128,7 +128,7 @@ class Speech:
         return Update(captions, self._num_samples / self.sample_rate, is_over)
 
 
-class Streams:
+class Streams(ServingThread):
     """All open streams, and the thread that recognises them.
 
     Args:
@@ -149,28 +149,15 @@ class Streams:
         num_threads: int | None = None,
         on_turn: Callable[[Sequence[float]], object] = lambda lags: None,
     ) -> None:
+        super().__init__("streams", num_threads)
         encoder = recognizer.model.encoder.streaming
         if settings.chunk_seconds is None and encoder is not None and encoder.chunk_frames is None:
             settings = replace(settings, chunk_seconds=NO_CHUNK_SECONDS)
         self._make = partial(Stream, recognizer, **asdict(settings))
         self.note = self._make().note
-        # Torch's default is read here, because another thread may change it before the new thread starts.
-        self._num_threads = num_threads or torch.get_num_threads()
         self._on_turn = on_turn
-        self._changed = threading.Condition()
         self._open: set[Speech] = set()
         self._ready: dict[Speech, None] = {}
-        self._stopped = False
-        self._thread = threading.Thread(target=self._run, name="streams", daemon=True)
-
-    def start(self) -> None:
-        """Start the thread."""
-        self._thread.start()
-
-    @property
-    def alive(self) -> bool:
-        """Whether the thread is running and accepts streams."""
-        return self._thread.is_alive() and not self._stopped
 
     def open(
         self,
@@ -235,10 +222,6 @@ class Streams:
         for speech in ended:
             speech.on_update(StoppedError())
 
-    def join(self, seconds: float) -> None:
-        """Wait until the thread has ended, for at most `seconds`."""
-        self._thread.join(seconds)
-
     def _look_at(self, speech: Speech) -> None:
         """Add a stream to the next turn if the stream has a complete chunk or has ended."""
         if speech in self._open and speech not in self._ready and not speech.is_taken and speech.is_ready:
@@ -247,13 +230,11 @@ class Streams:
 
     # ---- methods that run in the thread
 
-    def _run(self) -> None:
-        torch.set_num_threads(self._num_threads)
-        try:
-            while turn := self._next_turn():
-                self._process(turn)
-        finally:  # also after an unexpected error, so that no client waits for a thread that has ended
-            self.stop()
+    def _turn(self) -> bool:
+        """Process the chunks of all streams that are ready; return False when stopped."""
+        if turn := self._next_turn():
+            self._process(turn)
+        return bool(turn)
 
     def _next_turn(self) -> dict[Speech, tuple[bytes, bool]]:
         """Wait for streams that are ready; return them with their chunks, or {} when stopped."""

@@ -1,5 +1,6 @@
 """Codec augmentation: the distortion of telephone lines and compressed files."""
 
+from dataclasses import KW_ONLY, dataclass
 from typing import Annotated, NamedTuple
 
 import torch
@@ -38,6 +39,7 @@ CODECS = {
 }
 
 
+@dataclass
 class Codec:
     """Encode an utterance with a random codec and decode it again.
 
@@ -54,24 +56,17 @@ class Codec:
     stage = "waveform"
     max_added_seconds = 0.0
 
-    def __init__(
-        self,
-        sample_rate: int,
-        *,
-        probability: Fraction,
-        codecs: Annotated[list[str], list_of(one_of(*CODECS), f"of names out of {', '.join(CODECS)}", 1, 100)],
-        compression: Annotated[list[float], span(0, 1)],
-    ) -> None:
-        self.sample_rate = sample_rate
-        self.probability = probability
-        self.codecs = [CODECS[name] for name in codecs]
-        self.compression = compression
+    sample_rate: int
+    _: KW_ONLY
+    probability: Fraction
+    codecs: Annotated[list[str], list_of(one_of(*CODECS), f"of names out of {', '.join(CODECS)}", 1, 100)]
+    compression: Annotated[list[float], span(0, 1)]
 
     def __call__(self, waveform: Tensor) -> Tensor:
         """Map (S,) to (S,)."""
         if not happens(self.probability):
             return waveform
-        codec, compression = self.codecs[below(len(self.codecs))], uniform(self.compression)
+        codec, compression = CODECS[self.codecs[below(len(self.codecs))]], uniform(self.compression)
         encoded = resample(waveform.clamp(-1, 1), self.sample_rate, codec.sample_rate)
         content = encode_audio(
             encoded.numpy(),

@@ -1,5 +1,6 @@
 """Edge augmentation: silence or low noise before and after the utterance."""
 
+from dataclasses import KW_ONLY, dataclass
 from typing import Annotated
 
 import torch
@@ -9,6 +10,7 @@ from asr.base.settings.rule import Fraction, number, span
 from asr.components.augment.draws import happens, uniform
 
 
+@dataclass
 class Edges:
     """Add silence or low white noise before and after an utterance.
 
@@ -23,20 +25,12 @@ class Edges:
 
     stage = "waveform"
 
-    def __init__(
-        self,
-        sample_rate: int,
-        *,
-        probability: Fraction,
-        max_seconds: Annotated[float, number(0, 60)],
-        noise_probability: Fraction,
-        noise_db: Annotated[list[float], span(-120, 0)],
-    ) -> None:
-        self.sample_rate = sample_rate
-        self.probability = probability
-        self.max_seconds = max_seconds
-        self.noise_probability = noise_probability
-        self.noise_db = noise_db
+    sample_rate: int
+    _: KW_ONLY
+    probability: Fraction
+    max_seconds: Annotated[float, number(0, 60)]
+    noise_probability: Fraction
+    noise_db: Annotated[list[float], span(-120, 0)]
 
     @property
     def max_added_seconds(self) -> float:

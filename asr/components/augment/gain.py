@@ -1,5 +1,6 @@
 """Gain augmentation: a louder or softer utterance."""
 
+from dataclasses import KW_ONLY, dataclass
 from typing import Annotated
 
 from torch import Tensor
@@ -8,6 +9,7 @@ from asr.base.settings.rule import Fraction, span
 from asr.components.augment.draws import happens, uniform
 
 
+@dataclass
 class Gain:
     """Scale an utterance by a random gain in dB.
 
@@ -22,11 +24,10 @@ class Gain:
     stage = "waveform"
     max_added_seconds = 0.0
 
-    def __init__(
-        self, sample_rate: int, *, probability: Fraction, gain_db: Annotated[list[float], span(-60, 60)]
-    ) -> None:
-        self.probability = probability
-        self.gain_db = gain_db
+    sample_rate: int
+    _: KW_ONLY
+    probability: Fraction
+    gain_db: Annotated[list[float], span(-60, 60)]
 
     def __call__(self, waveform: Tensor) -> Tensor:
         """Map (S,) to (S,)."""

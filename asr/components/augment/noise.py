@@ -1,5 +1,6 @@
 """Noise augmentation: recordings mixed in at a random signal-to-noise ratio."""
 
+from dataclasses import KW_ONLY, dataclass
 from typing import Annotated
 
 import torch
@@ -10,6 +11,7 @@ from asr.components.augment.draws import below, happens, uniform
 from asr.interfaces import Recordings
 
 
+@dataclass
 class Noise:
     """Add segments of one or several noise recordings; several speech recordings make babble.
 
@@ -29,20 +31,12 @@ class Noise:
     stage = "waveform"
     max_added_seconds = 0.0
 
-    def __init__(
-        self,
-        sample_rate: int,
-        *,
-        recordings: Annotated[Recordings, PATH],
-        probability: Fraction,
-        snr_db: Annotated[list[float], span(-50, 100)],
-        max_recordings: Annotated[int, whole(1, 100)],
-    ) -> None:
-        self.sample_rate = sample_rate
-        self.recordings = recordings
-        self.probability = probability
-        self.snr_db = snr_db
-        self.max_recordings = max_recordings
+    sample_rate: int
+    _: KW_ONLY
+    recordings: Annotated[Recordings, PATH]
+    probability: Fraction
+    snr_db: Annotated[list[float], span(-50, 100)]
+    max_recordings: Annotated[int, whole(1, 100)]
 
     def __call__(self, waveform: Tensor) -> Tensor:
         """Map (S,) to (S,)."""

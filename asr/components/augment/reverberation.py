@@ -1,5 +1,6 @@
 """Reverberation augmentation with recorded room impulse responses."""
 
+from dataclasses import KW_ONLY, dataclass
 from typing import Annotated
 
 from torch import Tensor
@@ -10,6 +11,7 @@ from asr.components.augment.draws import below, happens
 from asr.interfaces import Recordings
 
 
+@dataclass
 class Reverberation:
     """Convolve an utterance with a recorded impulse response.
 
@@ -26,10 +28,10 @@ class Reverberation:
     stage = "waveform"
     max_added_seconds = 0.0
 
-    def __init__(self, sample_rate: int, *, recordings: Annotated[Recordings, PATH], probability: Fraction) -> None:
-        self.sample_rate = sample_rate
-        self.recordings = recordings
-        self.probability = probability
+    sample_rate: int
+    _: KW_ONLY
+    probability: Fraction
+    recordings: Annotated[Recordings, PATH]
 
     def __call__(self, waveform: Tensor) -> Tensor:
         """Map (S,) to (S,)."""

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from dataclasses import KW_ONLY, dataclass
 from typing import Annotated
 
 import torch
@@ -19,6 +20,7 @@ MIN_DISTANCE = 0.1  # m, the smallest distance between speaker and microphone
 Point = Sequence[float]  # x, y, z in m
 
 
+@dataclass
 class SimulatedRoom:
     """Convolve an utterance with the impulse response between two random points in a random room.
 
@@ -40,25 +42,18 @@ class SimulatedRoom:
     stage = "waveform"
     max_added_seconds = 0.0
 
-    def __init__(
-        self,
-        sample_rate: int,
-        *,
-        probability: Fraction,
-        width_metres: Annotated[list[float], span(1.5, 100)],
-        height_metres: Annotated[list[float], span(1.5, 100)],
-        rt60_seconds: Annotated[list[float], span(0.05, 1.5)],
-    ) -> None:
-        self.sample_rate = sample_rate
-        self.probability = probability
-        self.spans = (width_metres, width_metres, height_metres)
-        self.rt60_seconds = rt60_seconds
+    sample_rate: int
+    _: KW_ONLY
+    probability: Fraction
+    width_metres: Annotated[list[float], span(1.5, 100)]
+    height_metres: Annotated[list[float], span(1.5, 100)]
+    rt60_seconds: Annotated[list[float], span(0.05, 1.5)]
 
     def __call__(self, waveform: Tensor) -> Tensor:
         """Map (S,) to (S,)."""
         if not happens(self.probability):
             return waveform
-        size = [uniform(span) for span in self.spans]
+        size = [uniform(span) for span in (self.width_metres, self.width_metres, self.height_metres)]
         source, microphone = ([uniform((WALL_DISTANCE, length - WALL_DISTANCE)) for length in size] for _ in range(2))
         rt60 = uniform(self.rt60_seconds)
         response = impulse_response(

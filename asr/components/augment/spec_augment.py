@@ -1,5 +1,6 @@
 """SpecAugment: masks over time and frequency."""
 
+from dataclasses import KW_ONLY, dataclass
 from typing import Annotated, Self
 
 import torch
@@ -8,6 +9,7 @@ from torch import Tensor
 from asr.base.settings.rule import Fraction, whole
 
 
+@dataclass
 class SpecAugment:
     """Set random ranges of frames and of mel bins to 0, the mean of normalised features.
 
@@ -27,18 +29,11 @@ class SpecAugment:
 
     stage = "features"
 
-    def __init__(
-        self,
-        *,
-        num_freq_masks: Annotated[int, whole(0, 1_000)],
-        freq_mask_bins: Annotated[int, whole(0, 1_000)],
-        num_time_masks: Annotated[int, whole(0, 1_000)],
-        time_mask_fraction: Fraction,
-    ) -> None:
-        self.num_freq_masks = num_freq_masks
-        self.freq_mask_bins = freq_mask_bins
-        self.num_time_masks = num_time_masks
-        self.time_mask_fraction = time_mask_fraction
+    _: KW_ONLY
+    num_freq_masks: Annotated[int, whole(0, 1_000)]
+    freq_mask_bins: Annotated[int, whole(0, 1_000)]
+    num_time_masks: Annotated[int, whole(0, 1_000)]
+    time_mask_fraction: Fraction
 
     def __call__(self, features: Tensor) -> Tensor:
         """Map (T, F) to (T, F), with masks drawn from torch's CPU generator."""

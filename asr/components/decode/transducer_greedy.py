@@ -1,7 +1,7 @@
 """Greedy decoding of a transducer in batches."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import cached_property, partial
+from functools import cached_property
 from types import MappingProxyType
 from typing import Annotated, Self, cast
 
@@ -9,13 +9,12 @@ import torch
 from torch import Tensor
 
 from asr.base.settings.rule import whole
-from asr.base.system.devices import sent
 from asr.components.decode import greedy_paths
 from asr.components.decode.fusion.hotwords import replaced
 from asr.components.decode.fusion.shallow_fusion import Context, ShallowFusion, only_hotwords
 from asr.components.decode.greedy_guides import Guide, HotwordGuide, MostLikely
 from asr.components.decode.greedy_paths import Cursor, GreedyPath, TokenSteps, WrittenTokens
-from asr.components.decode.greedy_steps import Place, by_durations, by_frames, remain
+from asr.components.decode.greedy_steps import GreedyWalk, Place, remain
 from asr.components.decode.token_times import with_times_of
 from asr.interfaces import (
     NO_BIASING,
@@ -127,9 +126,7 @@ class TransducerGreedy:
         self, guide: Guide, frames: Tensor, lengths: Tensor, cursor: Cursor
     ) -> tuple[list[WrittenTokens], Cursor]:
         """Emit tokens from frames (B, T', J), in each pass at most one per utterance."""
-        durations = sent(torch.tensor(self.head.durations, dtype=torch.int64), lengths.device)
-        arcs = partial(by_durations, durations) if self.head.durations else by_frames
-        step = partial(arcs, self.head, self.max_symbols, guide.choose, frames, lengths)
+        step = GreedyWalk(self.head, self.max_symbols, guide.choose, frames, lengths)
         steps, place = TokenSteps(len(lengths)), Place(cursor.frames, torch.zeros_like(lengths), cursor.scores)
         num_passes = 0
         while remain(place.frames < lengths, num_passes):

@@ -38,18 +38,13 @@ class ConformerStreaming(Conformer):
     training, so that one model supports many latencies: Zhang et al. 2020, arXiv:2012.05481, section 2.3. A convolution
     that does not use frames after the chunk: Li et al. 2023, arXiv:2304.09325, section 3.2.
 
-    Args:
-        dim: D, dimension of each encoder frame.
-        num_layers: number of blocks.
-        last_norm: whether a norm like those in the blocks follows the last block.
+    Args, in addition to those of `Conformer`:
         chunk_frames: encoder frames of a chunk outside training; None: the chunk is the whole utterance.
         left_frames: left context in encoder frames, outside training.
         right_frames: right context in encoder frames, outside training; it adds to the latency.
         training_chunk_frames: chunk sizes in training; each batch draws one of them, with equal probabilities.
         training_left_frames: left contexts in training; each batch draws one of them.
         training_right_frames: right contexts in training; each batch draws one of them.
-        subsampling: makes the front-end, given F and D.
-        block: makes a block, given D.
 
     Raises:
         InputError: a setting is invalid, or a part of a block needs later frames.

@@ -1,23 +1,23 @@
 """The Transformer-XL encoder."""
 
 from collections.abc import Callable
-from typing import Annotated, Any, cast
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor, nn
 
 from asr.base.kernels.choice import wants_plain
-from asr.base.kernels.dropout import Dropout
 from asr.base.kernels.positions import sinusoids
 from asr.base.settings.rule import Dim, Layers, whole
-from asr.components.encoder.stack import numbered_blocks, run_blocks, with_blocks
-from asr.interfaces import NO_TAPS, Encoded, NamedBlocks, Subsampling, Taps
+from asr.components.encoder.stack import run_blocks, with_blocks
+from asr.components.encoder.transformer import Transformer
+from asr.interfaces import NO_TAPS, Encoded, Subsampling, Taps
 from asr.lengths import padding_mask
 
 Frames = Annotated[int, whole(0, 100_000)]
 
 
-class TransformerXL(nn.Module):
+class TransformerXL(Transformer):
     """Convolutional subsampling, and a stack of blocks that process an utterance segment by segment.
 
     A frame attends to its segment and to the memory, which consists of the block's inputs at the frames before the
@@ -28,17 +28,11 @@ class TransformerXL(nn.Module):
 
     *Differs from the paper*: a frame attends to its whole segment, because an encoder does not predict later frames.
 
-    Args:
-        dim: D, dimension of each encoder frame.
-        num_layers: number of blocks.
+    Args, in addition to those of `Transformer`:
         segment: length of a segment in encoder frames.
         training_memory: maximum length of the memory in training, in encoder frames.
         memory: maximum length of the memory outside training, in encoder frames.
-        subsampling: makes the front-end, given F and D.
-        block: makes a block, given D; the dropout of blocks is also that of their input.
     """
-
-    streaming = None
 
     def __init__(
         self,
@@ -52,22 +46,8 @@ class TransformerXL(nn.Module):
         subsampling: Callable[[int, int], Subsampling],
         block: Callable[[int], Any],
     ) -> None:
-        super().__init__()
-        self.output_dim = dim
-        self.segment = segment
-        self.training_memory = training_memory
-        self.memory = memory
-        self.subsampling = subsampling(input_dim, dim)
-        self.stride = self.subsampling.stride
-        self.output_lengths = self.subsampling.output_lengths
-        self.blocks = nn.ModuleList(block(dim) for _ in range(num_layers))
-        first = cast(Any, self.blocks[0])
-        self.dropout = Dropout(first.dropout.p)  # of the blocks' input
-        self.norm_output = first.residual.last(dim)
-
-    def named_blocks(self) -> NamedBlocks:
-        """List the blocks in order of use."""
-        return numbered_blocks("blocks", self.blocks, self.output_dim, self.stride)
+        super().__init__(input_dim, dim=dim, num_layers=num_layers, subsampling=subsampling, block=block)
+        self.segment, self.training_memory, self.memory = segment, training_memory, memory
 
     def forward(self, features: Tensor, feature_lengths: Tensor, taps: Taps = NO_TAPS) -> Encoded:
         """Encode features (B, T, F) with lengths (B,) to (B, T', D), (B,)."""

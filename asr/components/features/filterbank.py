@@ -6,6 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from asr.base.settings.rule import FrameLength, FrameShift, MelBins, SampleRate
 from asr.components.features.batched.spectrum import PADS as BATCHED_PADS
 from asr.components.features.batched.spectrum import fourier, framed, power_spectrum
 from asr.interfaces import Normalization
@@ -21,41 +22,43 @@ class LogMel:
     The steps are the same for an utterance and for a padded batch. Only the framing and the Fourier transform, which
     give the same numbers within float32 precision, have a form for each.
 
+    Attributes:
+        pad: how the waveform is padded for frames that are centred on multiples of the hop, a key of PADS; None: a
+            frame begins at each multiple of the hop, and only windows that lie within the audio are used.
+
     Args:
-        sample_rate: Hz.
+        sample_rate: Hz; audio is resampled to this rate.
         num_mel_bins: F.
         frame_length_seconds: length of the window.
         frame_shift_seconds: time from one frame to the next.
-        normalize: makes the normalisation.
-        taper: makes the window function, given its number of samples.
-        pad: how the waveform is padded for frames that are centred on multiples of the hop, a key of PADS; None: a
-            frame begins at each multiple of the hop, and only windows that lie within the audio are used.
+        normalize: makes the normalisation, which is the last step.
     """
+
+    pad: str | None = None
 
     def __init__(
         self,
-        sample_rate: int,
-        num_mel_bins: int,
-        frame_length_seconds: float,
-        frame_shift_seconds: float,
+        *,
+        sample_rate: SampleRate,
+        num_mel_bins: MelBins,
+        frame_length_seconds: FrameLength,
+        frame_shift_seconds: FrameShift,
         normalize: Callable[[], Normalization],
-        taper: Callable[[int], Tensor],
-        pad: str | None,
     ) -> None:
         self.sample_rate = sample_rate
         self.dim = num_mel_bins
         self.normalize = normalize()
         self.window = int(sample_rate * frame_length_seconds + 1e-6)  # samples, rounded down
         self.hop = int(sample_rate * frame_shift_seconds + 1e-6)
-        self.pad = pad
-        self.before = (self.window + 1) // 2 if pad is not None else 0  # samples before the first multiple of the hop
+        is_centred = self.pad is not None
+        self.before = (self.window + 1) // 2 if is_centred else 0  # samples before the first multiple of the hop
         self.samples_ahead = max(self.window - self.before, self.hop)
         self.frames_before = 0
-        if pad is not None:
+        if is_centred:
             self.samples_ahead = max(self.samples_ahead, self.before + 1)  # for mirroring at the start
             self.frames_before = self.before // self.hop + 1  # covers before + 1 samples: one more for pre-emphasis
         self.fft_points = 1 << (self.window - 1).bit_length()  # the next power of 2
-        self.taper = taper(self.window)
+        self.taper = self.make_taper(self.window)
         hertz = torch.arange(self.fft_points // 2 + 1, dtype=torch.float64) * sample_rate / self.fft_points
         self.mel = self.filters(hertz).float()  # (FFT bins, F)
 
@@ -85,6 +88,10 @@ class LogMel:
         if self.pad is not None:
             return num_samples // self.hop
         return strided_lengths(num_samples, kernel_size=self.window, stride=self.hop, padding=0)
+
+    def make_taper(self, num_samples: int) -> Tensor:
+        """Return the window function, (num_samples,): here a symmetric Hann window."""
+        return torch.hann_window(num_samples, periodic=False)
 
     def filters(self, hertz: Tensor) -> Tensor:
         """Return the weights (FFT bins, F) of the mel filters at frequencies `hertz`, (FFT bins,)."""

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable
-from functools import partial
 from typing import Annotated
 
 import torch
@@ -27,13 +26,8 @@ class SlaneyFbank(LogMel):
     power spectrum, triangles as in Slaney's Auditory Toolbox (1998) from 0 Hz to Nyquist, each with unit area in
     Hz. Frames are centred on multiples of the hop; there is one frame for each complete hop.
 
-    Args:
-        sample_rate: Hz; audio is resampled to this rate.
-        num_mel_bins: F.
-        frame_length_seconds: length of the window.
-        frame_shift_seconds: time from one frame to the next.
+    Args, in addition to those of `LogMel`:
         pad_mode: padding around the waveform: "zeros", or "reflect" for the waveform mirrored at its ends.
-        normalize: makes the normalisation, which is the last step.
     """
 
     def __init__(
@@ -46,9 +40,13 @@ class SlaneyFbank(LogMel):
         pad_mode: Annotated[str, one_of("zeros", "reflect")],
         normalize: Callable[[], Normalization],
     ) -> None:
-        hann = partial(torch.hann_window, periodic=False)
+        self.pad = pad_mode  # before the base class reads it
         super().__init__(
-            sample_rate, num_mel_bins, frame_length_seconds, frame_shift_seconds, normalize, taper=hann, pad=pad_mode
+            sample_rate=sample_rate,
+            num_mel_bins=num_mel_bins,
+            frame_length_seconds=frame_length_seconds,
+            frame_shift_seconds=frame_shift_seconds,
+            normalize=normalize,
         )
 
     def filters(self, hertz: Tensor) -> Tensor:

@@ -295,19 +295,7 @@ class Recognizer:
         for name, value in others.items():
             instead = ELSEWHERE.get(name, "; see help(asr.Recognizer.transcribe)")
             raise InputError(f"transcribe has no argument {name}; got {shown(value)}{instead}.")
-        if is_single(recordings):
-            return self.transcribe(
-                [cast(Recording, recordings)],
-                options,
-                sample_rate=sample_rate,
-                nbest=nbest,
-                batch_seconds=batch_seconds,
-                device=device,
-                language=language,
-                hotwords=hotwords,
-                hotword_score=hotword_score,
-            )[0]
-        if not isinstance(recordings, Iterable):
+        if not (single := is_single(recordings)) and not isinstance(recordings, Iterable):
             raise InputError(f"recordings must be a path, a waveform, or several of them; got {shown(recordings)}.")
         if device is not None:
             self.to(device)
@@ -326,9 +314,10 @@ class Recognizer:
         biasing = self.biasing(hotwords, hotword_score)
         if biasing.lists:
             options = replace(options, biasing_of=lambda utterance: biasing)
-        given = [*recordings]
+        given = [cast(Recording, recordings)] if single else [*cast(Iterable[Recording], recordings)]
         utterances, waveforms = as_utterances(given, sample_rate, self.model.features.sample_rate)
-        return self.transcripts(utterances, options, waveforms)
+        transcripts = self.transcripts(utterances, options, waveforms)
+        return transcripts[0] if single else transcripts
 
     def to(self, device: str | torch.device, name: str = "device") -> "Recognizer":
         """Move the model to a device.

@@ -27,13 +27,8 @@ class ConformerAdapter(Conformer):
     *Differs from the source*: the convolutions read zeros after the end of an utterance, so that an utterance has the
     same output alone and in a batch.
 
-    Args:
-        dim: D, dimension of each encoder frame.
-        num_layers: number of Conformer blocks.
-        last_norm: whether a norm like those in the blocks follows the last Conformer block.
+    Args, in addition to those of `Conformer`:
         num_adapter_layers: number of adapter blocks, with the heads, inner dimension and dropout of the others.
-        subsampling: makes the front-end, given F and D.
-        block: makes a Conformer block, given D.
     """
 
     def __init__(

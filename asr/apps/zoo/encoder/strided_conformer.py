@@ -20,13 +20,8 @@ class StridedConformer(Conformer):
     *Source*: Burchi and Vielzeuf 2021 (Efficient Conformer), arXiv:2109.01163, section 3.1; transformers'
     GraniteSpeech5Encoder.
 
-    Args:
-        dim: D, dimension of each encoder frame.
-        num_layers: number of blocks.
+    Args, in addition to those of `Conformer`:
         num_strided_layers: number of blocks with stride 2.
-        last_norm: whether a norm like those in the blocks follows the last block.
-        subsampling: makes the front-end, given F and D.
-        block: makes a block, given D.
 
     Raises:
         InputError: there are more strided blocks than blocks, or the blocks cannot have a stride.

@@ -1,14 +1,10 @@
 """Log-mel filterbank features, equal to those of transformers' Granite Speech 5."""
 
-from collections.abc import Callable
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from asr.base.settings.rule import FrameLength, FrameShift, MelBins, SampleRate
 from asr.components.features.filterbank import LogMel, triangles
-from asr.interfaces import Normalization
 from asr.lengths import Lengths
 
 FLOOR = 1e-10  # lower bound of an energy before its logarithm
@@ -23,28 +19,13 @@ class HTKFbank(LogMel):
     its ends, power spectrum, triangles of height 1 from 0 Hz to Nyquist. Frames are centred on multiples of the hop;
     there is one frame for each complete hop, and one more if their number is odd, because the encoder reads pairs. If
     this frame begins at the waveform's end, a sample of silence is appended.
-
-    Args:
-        sample_rate: Hz; audio is resampled to this rate.
-        num_mel_bins: F.
-        frame_length_seconds: length of the window.
-        frame_shift_seconds: time from one frame to the next.
-        normalize: makes the normalisation, which is the last step.
     """
 
-    def __init__(
-        self,
-        *,
-        sample_rate: SampleRate,
-        num_mel_bins: MelBins,
-        frame_length_seconds: FrameLength,
-        frame_shift_seconds: FrameShift,
-        normalize: Callable[[], Normalization],
-    ) -> None:
-        hann = torch.hann_window
-        super().__init__(
-            sample_rate, num_mel_bins, frame_length_seconds, frame_shift_seconds, normalize, taper=hann, pad="reflect"
-        )
+    pad = "reflect"
+
+    def make_taper(self, num_samples: int) -> Tensor:
+        """Return a periodic Hann window, (num_samples,)."""
+        return torch.hann_window(num_samples)
 
     def num_frames(self, num_samples: Lengths) -> Lengths:
         """Return the number of frames T of `num_samples` samples (an int or a tensor), which is even."""

@@ -11,18 +11,7 @@ from asr.interfaces import Attention, Convolution, StreamingAttention, Streaming
 
 
 class StreamingBlock(ConformerBlock):
-    """A `ConformerBlock` that uses results for earlier frames.
-
-    Args:
-        num_heads: number of attention heads; must divide D.
-        feed_forward_factor: inner dimension of the feed-forward modules, as a multiple of D.
-        feed_forward_bias: whether the linear layers of the feed-forward modules have a bias.
-        dropout: dropout of each residual branch, of the feed-forward activation and of the attention weights.
-        attention: makes the self-attention, given D, num_heads and dropout.
-        convolution: makes the convolution module, given D, the norm and the activation.
-        norm: makes the norm of the convolution module, given its number of channels.
-        activation: makes the activation of each feed-forward and convolution module.
-    """
+    """A `ConformerBlock` that uses results for earlier frames."""
 
     attention: StreamingAttention
     convolution: StreamingConvolution

@@ -36,18 +36,25 @@ class TransformerBlock(nn.Module):
     ) -> None:
         super().__init__()
         check_heads(dim, num_heads)
-        feed_forward_dim = round(feed_forward_factor * dim)
         self.num_heads = num_heads
         self.norm_attention = nn.LayerNorm(dim)
+        self.make_attention(dim, dropout)
+        self.norm_feed_forward = nn.LayerNorm(dim)
+        self.make_feed_forward(dim, round(feed_forward_factor * dim), dropout, activation())
+        self.dropout = Dropout(dropout)
+        self.residual = residual()
+
+    def make_attention(self, dim: int, dropout: float) -> None:
+        """Make the weights of the self-attention."""
         self.qkv = nn.Linear(dim, 3 * dim)
         self.stacked_matrices = {"qkv": 3}  # queries, keys and values
         self.output = nn.Linear(dim, dim)
-        self.norm_feed_forward = nn.LayerNorm(dim)
+
+    def make_feed_forward(self, dim: int, feed_forward_dim: int, dropout: float, activation: nn.Module) -> None:
+        """Make the weights of the feed-forward sub-layer."""
         self.linear1 = nn.Linear(dim, feed_forward_dim)
-        self.activation = activation()
+        self.activation = activation
         self.linear2 = nn.Linear(feed_forward_dim, dim)
-        self.dropout = Dropout(dropout)
-        self.residual = residual()
 
     def forward(self, x: Tensor, padding_mask: Tensor) -> Tensor:
         """Map x (B, T', D) with padding_mask (B, T') to (B, T', D)."""

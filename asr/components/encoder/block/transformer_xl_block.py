@@ -1,51 +1,32 @@
 """The block of a Transformer-XL."""
 
-from collections.abc import Callable
-
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
 from asr.base.kernels.dropout import Dropout
 from asr.base.kernels.relative_attention import Projections, attend
-from asr.base.settings.rule import FeedForwardFactor, Heads, Probability
-from asr.components.encoder.stack import FeedForward, check_heads
-from asr.interfaces import ActivationMaker, Residual
+from asr.components.encoder.block.transformer_block import TransformerBlock
+from asr.components.encoder.stack import FeedForward
 
 
-class TransformerXLBlock(nn.Module):
+class TransformerXLBlock(TransformerBlock):
     """Self-attention with a memory, and feed-forward, each with a LayerNorm and a residual connection.
 
     *Source*: Dai et al. 2019, arXiv:1901.02860, section 3.3; each block has its own `u` and `v`.
-
-    Args:
-        num_heads: number of attention heads; must divide D.
-        feed_forward_factor: inner dimension of the feed-forward sub-layer, as a multiple of D.
-        dropout: dropout of each residual branch, of the feed-forward activation and of the attention weights.
-        activation: makes the activation of the feed-forward sub-layer.
-        residual: makes the residual connections, pre-norm or post-norm.
     """
 
-    def __init__(
-        self,
-        dim: int,
-        *,
-        num_heads: Heads,
-        feed_forward_factor: FeedForwardFactor,
-        dropout: Probability,
-        activation: ActivationMaker,
-        residual: Callable[[], Residual],
-    ) -> None:
-        super().__init__()
-        check_heads(dim, num_heads)
-        self.norm_attention = nn.LayerNorm(dim)
-        self.attention = MemoryAttention(dim, num_heads, dropout)
-        self.norm_feed_forward = nn.LayerNorm(dim)
-        self.feed_forward = FeedForward(dim, round(feed_forward_factor * dim), dropout, activation(), bias=True)
-        self.dropout = Dropout(dropout)
-        self.residual = residual()
+    def make_attention(self, dim: int, dropout: float) -> None:
+        """Make the weights of the self-attention."""
+        self.attention = MemoryAttention(dim, self.num_heads, dropout)
 
-    def forward(self, x: Tensor, memory: Tensor, positions: Tensor, hidden: Tensor) -> Tensor:
+    def make_feed_forward(self, dim: int, feed_forward_dim: int, dropout: float, activation: nn.Module) -> None:
+        """Make the weights of the feed-forward sub-layer."""
+        self.feed_forward = FeedForward(dim, feed_forward_dim, dropout, activation, bias=True)
+
+    def forward(  # type: ignore[override]  # has more arguments than in TransformerBlock
+        self, x: Tensor, memory: Tensor, positions: Tensor, hidden: Tensor
+    ) -> Tensor:
         """Map x (B, Q, D) and memory (B, M, D) to (B, Q, D); `positions` and `hidden` as in `MemoryAttention`."""
         inner, memory = (self.residual.enter(frames, self.norm_attention) for frames in (x, memory))
         branch = self.attention(inner, memory, positions, hidden)

@@ -15,9 +15,11 @@ class GRU(nn.Module):
         output_dim: dimension of the state at each frame.
     """
 
+    layer: type[nn.GRU | nn.LSTM] = nn.GRU
+
     def __init__(self, input_dim: int, output_dim: int) -> None:
         super().__init__()
-        self.rnn = nn.GRU(input_dim, output_dim, batch_first=True)
+        self.rnn = self.layer(input_dim, output_dim, batch_first=True)
 
     def forward(self, x: Tensor) -> Tensor:
         """Map (B, T', input_dim) to (B, T', output_dim)."""

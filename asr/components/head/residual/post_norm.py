@@ -2,23 +2,14 @@
 
 from torch import Tensor, nn
 
-from asr.base.kernels.dropout import Dropout
+from asr.components.head.residual.pre_norm import PreNormResidual
 
 
-class PostNormResidual(nn.Module):
+class PostNormResidual(PreNormResidual):
     """Residual connection norm(x + sublayer(x)). Training needs a long warm-up.
 
     *Source*: Vaswani et al. 2017, arXiv:1706.03762, section 3.1.
-
-    Args:
-        dim: D.
-        dropout: dropout of the branch.
     """
-
-    def __init__(self, dim: int, dropout: float) -> None:
-        super().__init__()
-        self.norm = nn.LayerNorm(dim)
-        self.dropout = Dropout(dropout)
 
     def enter(self, x: Tensor) -> Tensor:
         """Return the input of the sub-layer."""

@@ -18,16 +18,6 @@ class StridedBlock(ConformerBlock):
 
     *Differs from the source*: the convolution is computed at all frames, of which every other is taken, so that any
     convolution module fits. Only a batch norm's statistics in training differ: they cover all frames.
-
-    Args:
-        num_heads: number of attention heads; must divide D.
-        feed_forward_factor: inner dimension of the feed-forward modules, as a multiple of D.
-        feed_forward_bias: whether the linear layers of the feed-forward modules have a bias.
-        dropout: dropout of each residual branch, of the feed-forward activation and of the attention weights.
-        attention: makes the self-attention, given D, num_heads and dropout.
-        convolution: makes the convolution module, given D, the norm and the activation.
-        norm: makes the norm of the convolution module, given its number of channels.
-        activation: makes the activation of each feed-forward and convolution module.
     """
 
     def add_convolution(self, x: Tensor, branch: Tensor) -> Tensor:

@@ -21,18 +21,10 @@ class WeightedBlock(ConformerBlock):
 
     *Differs from the source*: there is also dropout of each residual branch, as in `ConformerBlock`.
 
-    Args:
-        num_heads: number of attention heads; must divide D.
-        feed_forward_factor: inner dimension of the feed-forward modules, as a multiple of D.
-        feed_forward_bias: whether the linear layers of the feed-forward modules have a bias.
+    Args, in addition to those of `ConformerBlock`:
         feed_forward_weights: weights in the sum of a feed-forward module's input and its output.
         convolution_weights: weights in the sum of a convolution module's input and its output.
         eps: number that is added to the variance in each LayerNorm.
-        dropout: dropout of each residual branch, of the feed-forward activation and of the attention weights.
-        attention: makes the self-attention, given D, num_heads and dropout.
-        convolution: makes the convolution module, given D, the norm and the activation.
-        norm: makes the norm of the convolution module, given its number of channels.
-        activation: makes the activation of each feed-forward and convolution module.
     """
 
     def __init__(

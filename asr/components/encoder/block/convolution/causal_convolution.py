@@ -11,10 +11,6 @@ class CausalConvolution(GatedConvolution):
     """The module of `DepthwiseConvolution`, with a kernel that covers a frame and the frames before it.
 
     *Source*: Noroozi et al. 2024, arXiv:2312.17279, section 3, where the norm is LayerNorm.
-
-    Args:
-        kernel_size: kernel size of the depthwise convolution, in encoder frames; odd.
-        bias: whether the three convolutions have a bias.
     """
 
     @property

@@ -10,10 +10,6 @@ class DepthwiseConvolution(GatedConvolution):
     """A `GatedConvolution` whose convolution over frames is depthwise and centred.
 
     *Differs from the paper*: kernel sizes are odd, so that the convolution is centred.
-
-    Args:
-        kernel_size: kernel size of the depthwise convolution, in encoder frames; odd.
-        bias: whether the three convolutions have a bias.
     """
 
     @property

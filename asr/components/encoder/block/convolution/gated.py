@@ -20,8 +20,8 @@ class GatedConvolution(nn.Module):
     dropout are in the block.
 
     Args:
-        kernel_size: kernel size of the convolution over frames; odd.
-        bias: whether the convolutions have a bias.
+        kernel_size: kernel size of the convolution over frames, in encoder frames; odd.
+        bias: whether the three convolutions have a bias.
     """
 
     expansion = 1  # channels between the pointwise convolutions, as a multiple of D

@@ -4,10 +4,11 @@ import torch
 from torch import Tensor, nn
 
 from asr.base.settings.rule import Eps, Fraction
+from asr.components.encoder.block.norm.masked_batch_norm import MaskedBatchNorm
 from asr.components.encoder.block.norm.moments import channel_moments, follow, sum_over_ranks, utterance_moments
 
 
-class SwitchableNorm(nn.Module):
+class SwitchableNorm(MaskedBatchNorm):
     """Normalise by a weighted average of three means and a weighted average of three variances, with trained weights.
 
     They are computed over one channel of an utterance, over all channels of an utterance, and over one channel of the
@@ -17,26 +18,14 @@ class SwitchableNorm(nn.Module):
 
     *Differs from the paper*: evaluation uses running statistics of the training batches, as batch normalisation does;
     in the paper, the statistics of some training batches are computed again and averaged.
-
-    Args:
-        momentum: weight of the new batch in the running statistics.
-        eps: number that is added to the variance.
     """
 
     framewise = False
-    running_mean: Tensor
-    running_var: Tensor
 
     def __init__(self, dim: int, *, momentum: Fraction, eps: Eps) -> None:
-        super().__init__()
-        self.momentum = momentum
-        self.eps = eps
-        self.weight = nn.Parameter(torch.ones(dim))
-        self.bias = nn.Parameter(torch.zeros(dim))
+        super().__init__(dim, momentum=momentum, eps=eps)
         self.mean_weight = nn.Parameter(torch.ones(3))  # weights of instance, layer and batch before softmax
         self.var_weight = nn.Parameter(torch.ones(3))
-        self.register_buffer("running_mean", torch.zeros(dim))
-        self.register_buffer("running_var", torch.ones(dim))
 
     def forward(self, x: Tensor, padding_mask: Tensor) -> Tensor:
         """Normalise x (B, T, D) with padding_mask (B, T), to a finite result (B, T, D) in the dtype of x."""
