@@ -151,7 +151,7 @@ def changes(comparison: Mapping[str, Any], a: "Sequence[Scored]", b: "Sequence[S
     rows = comparison["changed"][:top]
     if not rows:
         return []
-    from asr.core.cli.side_by_side import LEGEND, side_by_side
+    from asr.apps.report.side_by_side import LEGEND, side_by_side
     from asr.core.evaluation.comparison import counts_of
 
     results_a, results_b = ({(result.subset, result.utterance.id): result for result in results} for results in (a, b))

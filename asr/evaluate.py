@@ -28,8 +28,7 @@ from asr.core.cli.command import (
 from asr.core.cli.conditions import add_conditions, check_conditions, conditions, conditions_table, evaluate_harder
 from asr.core.cli.output import new_output_dir
 from asr.core.cli.report_options import add_report, audio_budget
-from asr.core.cli.side_by_side import WIDTH
-from asr.core.cli.table import lay_out, short_name
+from asr.core.cli.table import WIDTH, lay_out, short_name
 from asr.core.decoder_choice import add_decoding
 from asr.errors import InputError
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
 from asr.apps.language_models.mixture_options import add_mixture, check_mixture
+from asr.apps.language_models.text_lines import text_lines
 from asr.base.language_model.arpa import check_lengths
 from asr.base.system.files import check_output, message_stream, write_whole
 from asr.base.text.normalize import NORMALIZERS, get_normalizer, word_by_word
@@ -19,7 +20,6 @@ from asr.base.text.numbers import counted
 from asr.core.cli.command import complain, progress_bar, run_command
 from asr.core.cli.parser import CommandParser
 from asr.core.cli.table import lay_out
-from asr.core.data.text_lines import text_lines
 from asr.errors import InputError
 
 if TYPE_CHECKING:

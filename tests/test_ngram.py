@@ -414,7 +414,7 @@ def test_a_line_with_a_word_of_more_than_1000_bytes_is_named_and_dropped(
 def test_a_text_without_line_ends_is_refused_and_the_limit_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("asr.core.data.text_lines.MAX_LINE_BYTES", 100)
+    monkeypatch.setattr("asr.apps.language_models.text_lines.MAX_LINE_BYTES", 100)
     content = b"one\n" + b"two " * 30
     for name, written in (("text.txt", content), ("text.gz", gzip.compress(content))):
         (tmp_path / name).write_bytes(written)

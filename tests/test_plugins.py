@@ -14,11 +14,11 @@ import pytest
 import asr
 from asr.__main__ import COMMANDS
 from asr.apps.check.settings import SEVERAL
+from asr.apps.language_models.bundle import write_language_model
 from asr.base.language_model.stored import read_token_model, token_model_file
 from asr.base.settings import plugins
 from asr.base.settings.conf import default_settings
 from asr.core import build
-from asr.core.checkpoint.language_model import write_language_model
 from asr.core.data.manifest import read_manifest
 from asr.core.evaluation.text_metrics import numbers_of
 from asr.core.training.callbacks import chosen_callbacks

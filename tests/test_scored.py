@@ -231,7 +231,7 @@ def test_a_pipe_whose_line_has_no_end_is_refused_with_little_memory(tmp_path: Pa
 
 
 def test_scoring_comparison_and_figures_do_not_import_torch() -> None:
-    code = "import sys, asr.compare, asr.core.cli.side_by_side"
+    code = "import sys, asr.compare, asr.apps.report.side_by_side"
     code += "\nimport asr.core.evaluation.utterances, asr.core.evaluation.analysis, asr.core.evaluation.comparison"
     code += "\nassert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)

@@ -11,6 +11,7 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
+from asr.apps.language_models.text_lines import text_lines
 from asr.base.settings.rule import PATH, list_of, number, whole
 from asr.base.text.printable import listed
 from asr.core.data.batch import on_device, padded_tokens, page_locked
@@ -18,7 +19,6 @@ from asr.core.data.batch_plan import BatchBounds, BatchOrder, Plan, Speeds, plan
 from asr.core.data.epoch_plan import EpochPlan, plan_current_part
 from asr.core.data.mixture import each_once
 from asr.core.data.position import Position
-from asr.core.data.text_lines import text_lines
 from asr.errors import InputError
 from asr.interfaces import Tokenizer
 

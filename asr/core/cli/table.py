@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from rich.cells import cell_len, set_cell_size
 
+WIDTH = 100  # columns of a terminal
 MAX_NAME_WIDTH = 20
 MARKDOWN = str.maketrans({letter: f"\\{letter}" for letter in "\\`*_<|"})
 LATEX = str.maketrans(  # special characters in LaTeX's text, also with the font encoding OT1

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
+from asr.apps.language_models.bundle import LANGUAGE_MODEL_KEYS, write_language_model
 from asr.apps.language_models.text_perplexity import measure
 from asr.apps.language_models.text_set import Sentences, TextBatch, TextSet, TextSettings, read_sentences
 from asr.base.kernels.choice import exact
@@ -21,7 +22,6 @@ from asr.base.settings.rule import TEXT
 from asr.base.system.files import write_whole_text
 from asr.base.text.normalize import get_normalizer
 from asr.core import build
-from asr.core.checkpoint.language_model import LANGUAGE_MODEL_KEYS, write_language_model
 from asr.core.checkpoint.load import checkpoint_extra, read_model
 from asr.core.data.batch_plan import BatchBounds
 from asr.core.data.dataset import Item

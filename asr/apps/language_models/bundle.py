@@ -26,12 +26,12 @@ from asr.errors import InputError
 LANGUAGE_MODEL_KEYS = ("normalizer", "tokenizer", "token_model")  # keys of the config in a language model's bundle
 
 
-def checked_language_model(config: Any, where: Path) -> dict[str, Any]:
+def checked_language_model(stored: Any, where: Path) -> dict[str, Any]:
     """Check that a config has a language model's keys and the current format; remove the format number."""
-    if not isinstance(config, dict) or not all(key in config for key in LANGUAGE_MODEL_KEYS):
+    if not isinstance(stored, dict) or not all(key in stored for key in LANGUAGE_MODEL_KEYS):
         must = f"{where}: a language model's config must have the keys {', '.join(LANGUAGE_MODEL_KEYS)}"
         raise InputError(f"{must}. Give a checkpoint of asr.train_lm.")
-    return of_today(without_plugins(config, where), where)
+    return of_today(without_plugins(stored, where), where)
 
 
 def write_language_model(folder: Path, checkpoints: Sequence[Path], card: str) -> None:
@@ -56,8 +56,8 @@ def _write(folder: Path, model: Bundle) -> None:
     packages = recorded_plugins({"token_model": token_model})
     write_token_model(folder / WEIGHTS, token_model, tokenizer.names, model.weights, packages)
     (folder / WEIGHTS).chmod(0o644)  # otherwise only the owner could read the file that safetensors wrote
-    config = {KEY: FORMAT, **recorded_plugins(model.config), **model.config}
-    (folder / CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+    settings = {KEY: FORMAT, **recorded_plugins(model.config), **model.config}
+    (folder / CONFIG).write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
     (folder / CARD).write_text(model.card, encoding="utf-8")
     for name, content in model.files.items():
         (folder / name).write_bytes(content)

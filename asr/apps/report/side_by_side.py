@@ -8,9 +8,9 @@ from itertools import zip_longest
 from rich.cells import cell_len, set_cell_size
 
 from asr.base.text.printable import printable
+from asr.core.cli.table import WIDTH
 from asr.core.evaluation.word_errors import Edit, align_words
 
-WIDTH = 100  # columns of a terminal
 LABELS = ("ref", "  A", "  B")
 LEGEND = "*word*: substituted; +word+: inserted; ---: deleted."
 
