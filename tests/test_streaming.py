@@ -27,6 +27,7 @@ from asr.core.recognition.feature_stream import Remainder, stream_features
 from asr.core.recognition.inference import Inference
 from asr.core.recognition.recognizer import Recognizer
 from asr.core.recognition.streaming import LookBackStream, look_back_together
+from asr.core.recognition.timing import with_times
 from asr.core.recognition.transcript import Transcript, Word
 from asr.errors import InputError
 from asr.interfaces import BLANK_ID, Encoded, Hypothesis, Span
@@ -167,6 +168,16 @@ def whole(recognizer: Recognizer, waveform: Tensor) -> str:
     return recognizer.text(recognizer.hypotheses(encoded)[0][0])
 
 
+def words_of_one_pass(recognizer: Recognizer, waveform: Tensor) -> list[Word]:
+    """Return the words, with times, that are recognised in one pass over the waveform."""
+    features = recognizer.model.features(waveform)
+    with torch.inference_mode():
+        encoded = recognizer.model(features[None], torch.tensor([len(features)]))
+        [[best, *_]] = recognizer.hypotheses(encoded)
+        timed = with_times(best, lambda: recognizer.frame_head.log_probs(encoded.out)[0])
+    return list(recognizer.words(timed, 0.0, encoded.out.shape[1] * recognizer.model.frame_seconds))
+
+
 def streamed(stream: Any, waveform: Tensor, seed: int) -> list[Captions]:
     return [*(stream.feed(piece) for piece in pieces(waveform, seed)), stream.finish()]
 
@@ -193,6 +204,29 @@ def test_the_text_of_a_stream_equals_that_of_one_pass(decode: str) -> None:
         captions = streamed(Stream(recognizer, endpoint_seconds=None, settled_seconds=None), waveform, seed)
         assert final_text(captions) == whole(recognizer, waveform)
     assert len(final_text(captions).split()) > 5
+
+
+@pytest.mark.parametrize(
+    "decode",
+    [
+        "greedy",
+        "beam",
+        "tdt",
+        *(pytest.param(name, marks=pytest.mark.slow) for name in ("transducer alone", "tdt alone")),
+    ],
+)
+def test_words_and_times_of_a_stream_are_those_of_one_pass_for_any_pieces(decode: str) -> None:
+    """Not with "transducer": its times are those of a random CTC head, for which its tokens are all but impossible."""
+    recognizer = shared(decode)
+    frame_seconds = recognizer.model.frame_seconds
+    for seed in range(4):
+        waveform = speech(4.0 + seed, seed)
+        expected = words_of_one_pass(recognizer, waveform)
+        captions = streamed(Stream(recognizer, endpoint_seconds=None, settled_seconds=None), waveform, seed)
+        words = [word for each in captions for word in each.final]
+        assert [word.text for word in words] == [word.text for word in expected]
+        for word, other in zip(words, expected, strict=True):
+            assert (word.start, word.end) == pytest.approx((other.start, other.end), abs=1.01 * frame_seconds)
 
 
 @DECODERS
@@ -305,7 +339,7 @@ def test_the_state_of_a_stream_does_not_grow() -> None:
     sizes = []
     for seed in range(10):
         stream.feed(speech(1.0, seed))
-        tensors = [*stream.state.values(), *stream._log_probs, stream._features, stream._remainder.samples]
+        tensors = [*stream.state.values(), *stream.clock.log_probs, stream._features, stream._remainder.samples]
         sizes.append(sum(tensor.untyped_storage().nbytes() for tensor in tensors))
         assert max(len(prefix.tokens()) for prefix in stream.decoded.beams) < 200
     assert max(sizes[5:]) < 1.5 * max(sizes[:5])
@@ -392,7 +426,7 @@ def test_a_word_emitted_one_chunk_late_has_the_time_at_which_it_was_spoken() -> 
         captions = decode_chunks([stream], [torch.cat(chunk)])[0]
     [word] = captions.partial
     assert (word.text, round(word.start, 2), round(word.end, 2)) == ("a", 0.16, 0.20)
-    assert sum(map(len, stream._log_probs)) == 6, "no more audio is stored"
+    assert sum(map(len, stream.clock.log_probs)) == 6, "no more audio is stored"
 
 
 def test_with_a_non_streaming_model_the_last_seconds_are_recognised_again_and_a_note_says_so() -> None:

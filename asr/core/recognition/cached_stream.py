@@ -21,12 +21,11 @@ from asr.core.recognition.feature_stream import Remainder, stream_features
 from asr.core.recognition.latency import listed
 from asr.core.recognition.pieces import joined_rows
 from asr.core.recognition.recognizer import Recognizer, without_nan
-from asr.core.recognition.timing import with_times
+from asr.core.recognition.stream_clock import NO_TOKENS, StreamClock, joined, split
 from asr.core.recognition.transcript import Word
 from asr.errors import InputError
-from asr.interfaces import BLANK_ID, NO_BIASING, Biasing, Hypothesis, Span, StreamingDecoder, StreamingEncoder
+from asr.interfaces import NO_BIASING, Biasing, Hypothesis, StreamingDecoder, StreamingEncoder
 
-NO_TOKENS = Hypothesis([], 0.0, [], [])
 FramesOrNone = TypeVar("FramesOrNone", int, int | None)
 LONG_WORD_SECONDS = 10.0  # tokens of an unfinished word are no longer realigned after this time
 
@@ -80,11 +79,7 @@ class CachedStream:
         self.decoded = self.decode.initial_state(*([biasing] if biasing.lists else []))
         self._placed = NO_TOKENS  # first tokens of a long unfinished word; the decoder's state no longer contains them
         self._hypothesis = NO_TOKENS  # tokens after `_placed`
-        self._log_probs: list[Tensor] = []  # output of the frame head, if any, from frame `_start` on
-        self._start = 0  # encoder frame at which `_log_probs` begin; earlier frames were dropped
-        self._num_frames = 0  # encoder frames decoded so far
-        self._last_chunk = 0  # encoder frames of the last chunk
-        self._silence = 0  # encoder frames of silence at the end
+        self.clock = StreamClock(recognizer)
         self._partial: list[Word] = []
 
     def feed(self, waveform: Tensor) -> Captions:
@@ -137,75 +132,70 @@ class CachedStream:
             num_frames: encoder frames of the chunk.
             log_probs: output of the frame head for the chunk, (T', V); None: the model has none.
         """
-        self._num_frames += num_frames
-        self._last_chunk = num_frames
         self._hypothesis, self.decoded = hypotheses[0], state
-        self._log_probs += [] if log_probs is None else [log_probs]
-        self._silence = self._silence_after(log_probs)
+        self.clock.advance(num_frames, log_probs, self._hypothesis)
         has_tokens = bool(self._placed.tokens or self._hypothesis.tokens)
-        if self.endpoint is not None and self._silence >= self.endpoint and has_tokens:
+        if self.endpoint is not None and self.clock.silence >= self.endpoint and has_tokens:
             return self.settle()
         return self._captions()
-
-    def _silence_after(self, log_probs: Tensor | None) -> int:
-        """Count the frames of silence at the end: blanks or, without a frame head, frames after the last token."""
-        if log_probs is None:
-            ends = [span.end for span in self._hypothesis.frames or []]
-            return max(0, self._num_frames - ends[-1]) if ends else self._silence + self._last_chunk
-        speech = (log_probs.argmax(dim=-1) != BLANK_ID).nonzero()
-        return len(log_probs) - 1 - int(speech[-1]) if len(speech) else self._silence + len(log_probs)
 
     def settle(self) -> Captions:
         """End a segment: all words of the best hypothesis are final."""
         self._hypothesis, self.decoded = self.decode.settle(self.decoded)
-        words = self._words(self._timed(), self._num_frames)
-        self._forget(0, self._num_frames)
+        words = self.clock.words(self._open_tokens(), self.clock.now)
+        self.clock.forget(self.clock.now)
         self._placed = self._hypothesis = NO_TOKENS
         return Captions(words, [], is_end=True)
 
     def _captions(self) -> Captions:
         """Split the words into final and provisional ones, and drop the final ones from the state."""
-        timed = self._timed()
+        tokens, clock = self._open_tokens(), self.clock
         if not self._hypothesis.tokens:
             # The log_probs of the last chunk are not dropped: a transducer may emit its tokens only in the next chunk.
-            self._forget(0, self._num_frames - self._last_chunk)
-            return Captions([], of_whole_characters(self._words(timed, self._num_frames)))
+            clock.forget(clock.chunk_begin)
+            return Captions([], of_whole_characters(clock.words(tokens, clock.now)))
         num_placed = len(self._placed.tokens)
         num_agreed = num_placed + self._hypothesis.num_final
-        num_final = max(self._num_before_last_word(timed.tokens[:num_agreed]), self._num_settled(timed))
-        num_kept = max(num_placed, num_final, self._num_old(timed, num_agreed))
-        frames = timed.frames or []
-        final, partial = _part(timed, 0, num_final), _part(timed, num_final, len(timed.tokens))
-        begin = frames[num_final].start if partial.tokens else self._num_frames
-        if num_final:  # a transducer may emit the last final and the first provisional token in one frame
-            begin = max(begin, frames[num_final - 1].start + 1)
-        provisional = of_whole_characters(self._words(partial, self._num_frames))
-        captions = Captions(self._words(final, begin), provisional)
-        self._placed = _part(timed, num_final, num_kept)
-        if num_kept > num_placed:
-            self.decoded = self.decode.decide(self.decoded, timed.tokens[num_placed:num_kept])
-            self._forget(num_kept - num_placed, frames[num_kept - 1].start + 1)
-        self._forget(0, max(self._start, self._num_frames - self.long_word))
+        num_final = max(self._num_before_last_word(tokens.tokens[:num_agreed]), self._num_settled(tokens))
+        num_placed_now = max(num_placed, num_final, self._num_old(tokens, num_agreed))
+        final, self._placed, others = split(tokens, num_final, num_placed_now)
+        partial = joined([self._placed, others])
+        begin = partial.frames[0].start if partial.frames else clock.now
+        if final.frames:  # a transducer may emit the last final and the first provisional token in one frame
+            begin = max(begin, final.frames[-1].start + 1)
+        captions = Captions(clock.words(final, begin), of_whole_characters(clock.words(partial, clock.now)))
+        if num_placed_now > num_placed:
+            placed = split(tokens, num_placed, num_placed_now)[1]
+            self.decoded = self.decode.decide(self.decoded, placed.tokens)
+            self.decoded = self.decode.forget(self.decoded, len(placed.tokens))
+            # All frames of the last token are dropped, otherwise the next token would be aligned to them.
+            start, end = (placed.frames or [])[-1]
+            clock.forget(max(start + 1, min(end, others.frames[0].start if others.frames else clock.now)))
+        clock.forget(max(clock.kept_from, clock.now - self.long_word))
         return captions
+
+    def _open_tokens(self) -> Hypothesis:
+        """Return the tokens that are not final, with frames on the stream's clock."""
+        return joined([self._placed, self.clock.placed(self._hypothesis)])
 
     def _num_before_last_word(self, tokens: list[int]) -> int:
         """Count the tokens before the last word."""
         words = spell(tokens, self.recognizer.model.tokenizer.pieces)
         return words[-1].first if words else 0
 
-    def _num_settled(self, timed: Hypothesis) -> int:
+    def _num_settled(self, tokens: Hypothesis) -> int:
         """Count the tokens of words that ended more than `settled_seconds` ago."""
         if self.settled is None:
             return 0
-        latest = self._num_frames - self.settled
-        ends = [span.end for span in timed.frames or []]
-        words = spell(timed.tokens, self.recognizer.model.tokenizer.pieces)
+        latest = self.clock.now - self.settled
+        ends = [span.end for span in tokens.frames or []]
+        words = spell(tokens.tokens, self.recognizer.model.tokenizer.pieces)
         return max((word.first for word in words[1:] if ends[word.first - 1] <= latest), default=0)
 
-    def _num_old(self, timed: Hypothesis, num_agreed: int) -> int:
+    def _num_old(self, tokens: Hypothesis, num_agreed: int) -> int:
         """Count the tokens that began more than LONG_WORD_SECONDS ago; these tokens are no longer realigned."""
-        latest = self._num_frames - self.long_word
-        num_old = sum(span.start <= latest for span in timed.frames or [])
+        latest = self.clock.now - self.long_word
+        num_old = sum(span.start <= latest for span in tokens.frames or [])
         return num_old if self.settled is not None else min(num_old, num_agreed)
 
     def joined(self, captions: Sequence[Captions]) -> Captions:
@@ -213,49 +203,6 @@ class CachedStream:
         final = [word for each in captions for word in each.final]
         self._partial = captions[-1].partial if captions else self._partial
         return Captions(final, self._partial, any(each.is_end for each in captions))
-
-    def _timed(self) -> Hypothesis:
-        """Return the tokens that are not final; their frames are counted from the beginning of the stream."""
-        placed, timed = self._placed, self._hypothesis
-        if timed.frames is None or timed.confidences is None:
-            timed = self._aligned(timed)
-        return timed._replace(
-            tokens=placed.tokens + timed.tokens,
-            frames=(placed.frames or []) + (timed.frames or []),
-            confidences=(placed.confidences or []) + (timed.confidences or []),
-        )
-
-    def _aligned(self, hypothesis: Hypothesis) -> Hypothesis:
-        """Compute frames and confidences of a hypothesis with the frame head."""
-        num_frames = sum(map(len, self._log_probs))
-        if self.recognizer.frame_head.min_frames(hypothesis.tokens) > num_frames:
-            # The best hypothesis has changed, and the first words of the new one are in frames that were dropped. The
-            # new hypothesis cannot be aligned, so each token gets all frames and confidence 0.
-            number = len(hypothesis.tokens)
-            hypothesis = hypothesis._replace(frames=[Span(0, num_frames)] * number, confidences=[0.0] * number)
-        else:
-            hypothesis = with_times(hypothesis, lambda: torch.cat(self._log_probs))
-        frames = [Span(self._start + span.start, self._start + span.end) for span in hypothesis.frames or []]
-        return hypothesis._replace(frames=frames, confidences=hypothesis.confidences or [])
-
-    def _words(self, hypothesis: Hypothesis, num_frames: int) -> list[Word]:
-        """Return the words of a hypothesis; the last word ends no later than frame `num_frames`."""
-        return list(self.recognizer.words(hypothesis, 0.0, num_frames * self.recognizer.model.frame_seconds))
-
-    def _forget(self, num_tokens: int, num_frames: int) -> None:
-        """Drop the first `num_tokens` tokens of the decoder's state, and the log_probs before frame `num_frames`."""
-        if num_tokens:
-            self.decoded = self.decode.forget(self.decoded, num_tokens)
-        rest = torch.cat(self._log_probs)[num_frames - self._start :].clone() if self._log_probs else torch.zeros(0)
-        self._log_probs = [rest] if len(rest) else []
-        self._start = num_frames
-
-
-def _part(hypothesis: Hypothesis, first: int, end: int) -> Hypothesis:
-    """Return the tokens from `first` up to `end`, excluding `end`, with their frames and confidences."""
-    part = slice(first, end)
-    frames, confidences = hypothesis.frames or [], hypothesis.confidences or []
-    return hypothesis._replace(tokens=hypothesis.tokens[part], frames=frames[part], confidences=confidences[part])
 
 
 def advance(streams: Sequence[CachedStream]) -> list[Captions]:
