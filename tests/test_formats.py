@@ -11,7 +11,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from datetime import timedelta
-from itertools import pairwise
+from itertools import accumulate, combinations, pairwise
 from pathlib import Path
 from tempfile import NamedTemporaryFile
 
@@ -24,6 +24,7 @@ from parselmouth.praat import call
 from praatio import textgrid
 
 from asr.core.recognition.formats import FORMATS
+from asr.core.recognition.subtitles import Grouping
 from asr.core.recognition.transcript import Alternative, Transcript, Word
 
 ROUNDING = 0.0005 + 1e-9  # seconds; times are rounded to milliseconds
@@ -210,7 +211,7 @@ def test_subtitles_show_every_word_once_in_order_and_one_cue_at_a_time(reader: s
 def test_cues_of_a_long_talk_are_readable(reader: str, seed: int) -> None:
     transcript = talk(4000, seed)
     name, read = READERS[reader]
-    words, last_end = iter(transcript.words), 0.0
+    words = iter(transcript.words)
     cues = read(file_of(name, transcript))
     for number, (start, end, text) in enumerate(cues):
         lines = text.split("\n")
@@ -223,19 +224,58 @@ def test_cues_of_a_long_talk_are_readable(reader: str, seed: int) -> None:
         shown_words = [next(words) for _ in text.split()]
         assert abs(start - shown_words[0].start) <= ROUNDING
         assert end >= shown_words[-1].end - ROUNDING
-        assert end <= max(shown_words[-1].end, start + 1) + ROUNDING
+        reading = max(1, len(text) / 17)
+        assert end <= max(shown_words[-1].end, start + reading) + 2 * ROUNDING
+        assert end - start >= min(reading, room - start, 7) - 2 * ROUNDING
         assert all(after.start - before.end <= 0.8 + 2 * ROUNDING for before, after in pairwise(shown_words))
-        # A new cue begins only where it is necessary.
-        if number:
-            before = cues[number - 1]
-            whole = f"{before[2]} {shown_words[0].text}".replace("\n", " ")
-            assert (
-                shown_words[0].end - before[0] > 7 - 2 * ROUNDING
-                or shown_words[0].start - last_end > 0.8 - 2 * ROUNDING
-                or len(wrap(whole.split())) > 2
-            )
-        last_end = shown_words[-1].end
     assert next(words, None) is None
+
+
+@given(
+    spans=st.lists(st.tuples(st.integers(1, 30), st.integers(0, 1200), st.integers(1, 3000)), min_size=1, max_size=8)
+)
+@settings(max_examples=60, deadline=None)
+def test_the_cues_cost_as_little_as_the_best_of_all_groupings(spans: list[tuple[int, int, int]]) -> None:
+    words, now = [], 0.0
+    for length, pause, duration in spans:
+        words.append(Word("x" * length, now + pause / 1000, now + (pause + duration) / 1000, 1.0))
+        now = words[-1].end
+    transcript = Transcript(tuple(words), (), now + 2)
+    grouping, count = Grouping(transcript), len(words)
+
+    def total(bounds: list[int]) -> float:
+        return sum(grouping.cost(first, after) for first, after in pairwise(bounds))
+
+    def allowed(first: int, after: int) -> bool:
+        """Whether the words may be one cue, by the rules alone."""
+        gaps = (later.start - before.end for before, later in pairwise(words[first:after]))
+        seconds = words[after - 1].end - words[first].start
+        lines = wrap([word.text for word in words[first:after]])
+        return after == first + 1 or (max(gaps) <= 0.8005 and seconds <= 7.0005 and len(lines) <= 2)
+
+    every = [
+        [0, *inner, count]
+        for size in range(count)
+        for inner in combinations(range(1, count), size)
+        if all(allowed(*pair) for pair in pairwise([0, *inner, count]))
+    ]
+    ends = list(accumulate(len(cue.words) for cue in grouping.cues()))
+    assert [0, *ends] in every
+    assert total([0, *ends]) == pytest.approx(min(map(total, every)))
+
+
+def test_a_cue_ends_where_the_voice_pauses_or_a_sentence_ends() -> None:
+    words, now = [], 0.0
+    for number in range(40):
+        now += 0.5 if number % 8 == 0 else 0.02
+        words.append((f"word{number}", now, now + 0.5))
+        now += 0.5
+    starts = [text.split()[0] for _, _, text in read_srt(file_of("srt", spoken(*words, duration=now)))]
+    assert starts == ["word0", "word8", "word16", "word24", "word32"]
+    written = [(f"{word}{'.' if number % 8 == 7 else ''}", *times) for number, (word, *times) in enumerate(words)]
+    level = [(word, 0.5 * number, 0.5 * number + 0.5) for number, (word, *_) in enumerate(written)]
+    starts = [text.split()[0] for _, _, text in read_srt(file_of("srt", spoken(*level, duration=30)))]
+    assert starts == ["word0", "word8", "word16", "word24", "word32"]
 
 
 def wrap(words: list[str]) -> list[str]:
@@ -262,12 +302,14 @@ X, Y = "x" * 42, "y" * 42
         ([("a", 0, 3), ("b", 3, 6), ("c", 6, 7)], 9.0, [(0, 7, "a b c")]),
         ([("a", 0, 3), ("b", 3, 6), ("c", 6, 7.001)], 9.0, [(0, 6, "a b"), (6, 7.001, "c")]),
         ([("a", 0, 10), ("b", 10, 11)], 11.0, [(0, 7, "a"), (10, 11, "b")]),  # the cue of a long word is shortened
-        ([("x" * 20, 0, 1), ("y" * 21, 1, 2)], 9.0, [(0, 2, "x" * 20 + " " + "y" * 21)]),
-        ([("x" * 20, 0, 1), ("y" * 22, 1, 2)], 9.0, [(0, 2, "x" * 20 + "\n" + "y" * 22)]),
-        ([(X, 0, 1), (Y, 1, 2), ("z", 2, 3)], 9.0, [(0, 2, f"{X}\n{Y}"), (2, 3, "z")]),
-        ([("x" * 50, 0, 1), ("y", 1, 2)], 9.0, [(0, 2, "x" * 50 + "\ny")]),  # words are not split
+        # the cue remains until its 42 characters can be read, 17 a second
+        ([("x" * 20, 0, 1), ("y" * 21, 1, 2)], 9.0, [(0, 2.471, "x" * 20 + " " + "y" * 21)]),
+        ([("x" * 20, 0, 1), ("y" * 22, 1, 2)], 9.0, [(0, 2.529, "x" * 20 + "\n" + "y" * 22)]),
+        # the second cue can remain after the speech, so it has more of the words
+        ([(X, 0, 1), (Y, 1, 2), ("z", 2, 3)], 9.0, [(0, 1, X), (1, 3.588, f"{Y}\nz")]),
+        ([("x" * 50, 0, 1), ("y", 1, 2)], 9.0, [(0, 3.059, "x" * 50 + "\ny")]),  # words are not split
         ([("a", 1, 2), ("b", 1.5, 2)], 9.0, [(1, 2, "a b")]),
-        ([(X, 1, 1.9), (Y, 1, 1.9), ("z", 1, 1.9)], 9.0, [(1, 1.6, f"{X}\n{Y}"), (1.6, 2.6, "z")]),
+        ([(X, 1, 1.9), (Y, 1, 1.9), ("z", 1, 1.9)], 9.0, [(1, 1.3, X), (1.3, 3.888, f"{Y}\nz")]),
     ],
 )
 def test_the_words_of_each_example_are_divided_into_exactly_the_expected_cues(

@@ -15,7 +15,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from asr.apps.serve.schema import Seconds
-from asr.core.recognition.formats import cues
+from asr.core.recognition.subtitles import cues
 from asr.core.recognition.transcript import Transcript, Word
 from asr.errors import InputError
 from asr.interfaces import Tokenizer

@@ -6,25 +6,18 @@ standard output as UTF-8 with `errors="surrogateescape"`: names of recordings ne
 them byte for byte.
 
 All times are rounded to milliseconds. JSON has the recognised times. The other formats cannot represent words that
-overlap or have no duration, so `_side_by_side` adjusts the times first.
+overlap or have no duration, so `asr.core.recognition.subtitles.side_by_side` adjusts the times first.
 """
 
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import PurePath
 from typing import Any
 
-from asr.core.recognition.transcript import Transcript, Word
-
-# Limits for subtitles, following broadcasters.
-MAX_LINES = 2
-MAX_LINE_CHARACTERS = 42  # a longer word gets a separate line, because words are not split
-MAX_CUE_MILLISECONDS = 7000
-MIN_CUE_MILLISECONDS = 1000  # minimum duration of a cue, unless the next cue begins earlier
-MAX_PAUSE_MILLISECONDS = 800  # a longer pause begins a new cue
+from asr.core.recognition.subtitles import cues, milliseconds, side_by_side
+from asr.core.recognition.transcript import Transcript
 
 Writer = Callable[[str, Transcript], str]  # arguments: the recording's path or the utterance's id; the transcript
 
@@ -95,89 +88,6 @@ def _json_line(recording: str, transcript: Transcript) -> str:
     return _json(recording, transcript, indent=None) + "\n"
 
 
-def _milliseconds(seconds: float) -> int:
-    return round(seconds * 1000)
-
-
-def _side_by_side(words: Sequence[Word]) -> list[tuple[int, int]]:
-    """Adjust the times of words so that words do not overlap and each lasts at least a millisecond.
-
-    A word ends no later than the next word begins. Words that begin together get equal shares of the time until the
-    last of them ends or the next word begins, whichever is earlier. If this time is shorter than one millisecond per
-    word, it is extended, and the following words start later.
-
-    Returns:
-        Start and end of each word, in milliseconds.
-    """
-    starts = [_milliseconds(word.start) for word in words]
-    intervals: list[tuple[int, int]] = []
-    floor = 0
-    while len(intervals) < len(words):
-        first = after = len(intervals)
-        start = max(starts[first], floor)
-        while after < len(words) and starts[after] <= start:
-            after += 1
-        count = after - first
-        end = max(_milliseconds(word.end) for word in words[first:after])
-        if after < len(words):
-            end = min(end, starts[after])
-        floor = max(end, start + count)
-        bounds = [start + (floor - start) * number // count for number in range(count + 1)]
-        intervals += pairwise(bounds)
-    return intervals
-
-
-@dataclass(frozen=True, slots=True)
-class Cue:
-    """Words that a subtitle shows together.
-
-    Args:
-        words: words of the transcript, in order.
-        lines: the words, broken into lines.
-        start: when the cue appears, in milliseconds.
-        end: when it disappears, in milliseconds.
-    """
-
-    words: Sequence[Word]
-    lines: list[str]
-    start: int
-    end: int
-
-
-def _lines(words: Sequence[Word]) -> list[str]:
-    """Break words into lines of at most MAX_LINE_CHARACTERS, filling each line."""
-    lines: list[str] = []
-    for word in words:
-        if lines and len(lines[-1]) + 1 + len(word.text) <= MAX_LINE_CHARACTERS:
-            lines[-1] += " " + word.text
-        else:
-            lines.append(word.text)
-    return lines
-
-
-def cues(transcript: Transcript) -> list[Cue]:
-    """Group the words into cues within the limits at the top of this file."""
-    words, intervals = transcript.words, _side_by_side(transcript.words)
-    firsts: list[int] = []  # index of each cue's first word
-    for number, (start, end) in enumerate(intervals):
-        if (
-            not firsts
-            or start - intervals[number - 1][1] > MAX_PAUSE_MILLISECONDS
-            or end - intervals[firsts[-1]][0] > MAX_CUE_MILLISECONDS
-            or len(_lines(words[firsts[-1] : number + 1])) > MAX_LINES
-        ):
-            firsts.append(number)
-
-    grouped = []
-    for first, after in pairwise([*firsts, len(words)]):
-        start, end = intervals[first][0], intervals[after - 1][1]
-        room = intervals[after][0] if after < len(words) else max(_milliseconds(transcript.duration), end)
-        end = max(end, min(start + MIN_CUE_MILLISECONDS, room))
-        end = min(end, start + MAX_CUE_MILLISECONDS)  # a single word can exceed this maximum
-        grouped.append(Cue(words[first:after], _lines(words[first:after]), start, end))
-    return grouped
-
-
 def _clock(milliseconds: int, *, point: str) -> str:
     """Format a time for subtitles as HH:MM:SS, `point` and milliseconds; from 100 hours on, HH has more digits."""
     seconds, milliseconds = divmod(milliseconds, 1000)
@@ -219,7 +129,7 @@ def _ctm(recording: str, transcript: Transcript) -> str:
     uses it. A file must be sorted by waveform, channel and start.
     """
     name = _waveform_name(recording)
-    intervals = _side_by_side(transcript.words)
+    intervals = side_by_side(transcript.words)
     return "".join(
         f"{name} 1 {start / 1000:.3f} {(end - start) / 1000:.3f} {word.text} {word.confidence:.4f}\n"
         for word, (start, end) in zip(transcript.words, intervals, strict=True)
@@ -233,12 +143,12 @@ def _textgrid(recording: str, transcript: Transcript) -> str:
     """
     labelled: list[tuple[int, int, str]] = []
     reached = 0
-    for word, (start, end) in zip(transcript.words, _side_by_side(transcript.words), strict=True):
+    for word, (start, end) in zip(transcript.words, side_by_side(transcript.words), strict=True):
         if start > reached:
             labelled.append((reached, start, ""))
         labelled.append((start, end, word.text.replace('"', '""')))
         reached = end
-    stop = max(_milliseconds(transcript.duration), reached, 1)  # an interval must not be empty
+    stop = max(milliseconds(transcript.duration), reached, 1)  # an interval must not be empty
     if stop > reached:
         labelled.append((reached, stop, ""))
 
