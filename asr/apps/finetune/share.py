@@ -97,8 +97,8 @@ def choose(data: ShareLosses, keep: ShareLosses | None = None, may_be_initial: b
 
     It is 1 if the loss of the initial model on speech that was not trained on is within a standard error of the lowest.
     Otherwise it is the largest share whose loss is within a standard error of the lowest, and that loses at most LOST
-    of the gain. Of all these, the loss on the speech to keep must be at most a standard error, or KEPT of it, above
-    that of the initial model.
+    of the gain. With speech to keep, only those shares are considered whose loss on it exceeds that of the initial
+    model by at most a standard error, or by at most the fraction KEPT.
 
     Args:
         data: losses of utterances like those that the model was trained on.

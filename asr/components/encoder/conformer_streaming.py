@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from asr.base.kernels.positions import sinusoids
 from asr.base.settings.rule import Dim, Layers, list_of, or_null, whole
 from asr.components.encoder.conformer import Conformer, LastNorm
-from asr.components.encoder.earlier_frames import Chunks, Kept, Past
+from asr.components.encoder.earlier_frames import Chunks, EarlierResults, StreamState
 from asr.components.encoder.stack import run_blocks, with_blocks
 from asr.errors import InputError
 from asr.interfaces import NO_TAPS, ConformerPart, Encoded, State, StreamingSubsampling, Subsampling, Taps
@@ -146,10 +146,10 @@ class ConformerStreaming(Conformer):
         lengths = seen_lengths.clamp(max=frames)
         absent = padding_mask(state["seen"], left).flip(1)  # (B, M), valid frames last
         hidden = torch.cat([absent, padding_mask(seen_lengths, x.shape[1])], dim=1)[:, None]  # (B, 1, M + Q)
-        pasts = [Kept(**_part(state, f"blocks.{number}")) for number in range(len(self.blocks))]
+        pasts = [StreamState(**_part(state, f"blocks.{number}")) for number in range(len(self.blocks))]
         x, blocks, afters = self._through(x, hidden, pasts, taps)
         new = _named("subsampling", subsampling_state)
-        for number, (keys_values, inputs) in enumerate(cast(list[Kept], afters)):
+        for number, (keys_values, inputs) in enumerate(cast(list[StreamState], afters)):
             new[f"blocks.{number}.keys_values"] = keys_values.narrow(1, frames, left)
             new[f"blocks.{number}.frames"] = inputs.narrow(1, frames, pasts[number].frames.shape[1])
         new["seen"] = (state["seen"] + lengths).clamp(max=left)
@@ -157,8 +157,8 @@ class ConformerStreaming(Conformer):
         return with_blocks(self.norm_output(x.narrow(1, 0, frames)), lengths, blocks), new
 
     def _through(
-        self, x: Tensor, hidden: Tensor, pasts: Iterable[Past], taps: Taps
-    ) -> tuple[Tensor, dict[int, Tensor], list[Kept | None]]:
+        self, x: Tensor, hidden: Tensor, pasts: Iterable[EarlierResults], taps: Taps
+    ) -> tuple[Tensor, dict[int, Tensor], list[StreamState | None]]:
         """Run the blocks over x (B, Q, D), given the results for M earlier frames.
 
         Shapes: hidden (B, 1, M + Q), True where an earlier or new frame is masked.
@@ -167,7 +167,7 @@ class ConformerStreaming(Conformer):
         distances = torch.arange(hidden.shape[2] - 1, -x.shape[1], -1, device=x.device)
         positions = sinusoids(distances, x.shape[2]).to(x.dtype)  # (2 Q + M - 1, D)
         past_of_next = iter(pasts)
-        afters: list[Kept | None] = []
+        afters: list[StreamState | None] = []
 
         def call(block: nn.Module, x: Tensor) -> Tensor:
             x, after = block(x, positions, hidden, padding, next(past_of_next))

@@ -1,4 +1,4 @@
-"""What the blocks of a streaming encoder know of earlier frames: all chunks of a batch, or the state of streams."""
+"""Results of a streaming encoder's blocks for earlier frames: of all chunks in a batch, or the state of streams."""
 
 from typing import NamedTuple, Protocol
 
@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 
-class Past(Protocol):
+class EarlierResults(Protocol):
     """Results of a block for earlier frames."""
 
     def keys_values_before(self, new: Tensor) -> Tensor:
@@ -16,11 +16,11 @@ class Past(Protocol):
     def frames_before(self, new: Tensor) -> Tensor:
         """Return the convolution's inputs at the earlier frames, (B, num_kept, D); `new` are new ones, (B, Q, D)."""
 
-    def after(self, keys_values: Tensor, frames: Tensor) -> "Kept | None":
+    def after(self, keys_values: Tensor, frames: Tensor) -> "StreamState | None":
         """Return a state with the results for earlier and new frames, (B, M + Q, 2D) and (B, num_kept + Q, D)."""
 
 
-class Kept(NamedTuple):
+class StreamState(NamedTuple):
     """State of a block between the steps of a stream: the results for earlier frames.
 
     Args:
@@ -39,9 +39,9 @@ class Kept(NamedTuple):
         """Return those of the state."""
         return self.frames
 
-    def after(self, keys_values: Tensor, frames: Tensor) -> "Kept":
+    def after(self, keys_values: Tensor, frames: Tensor) -> "StreamState":
         """Return a state with the results for earlier and new frames, (B, M + Q, 2D) and (B, num_kept + Q, D)."""
-        return Kept(keys_values, frames)
+        return StreamState(keys_values, frames)
 
 
 class Chunks(NamedTuple):

@@ -5,7 +5,7 @@ from typing import Self
 from torch import Tensor
 
 from asr.components.encoder.block.conformer_block import ConformerBlock
-from asr.components.encoder.earlier_frames import Past
+from asr.components.encoder.earlier_frames import EarlierResults
 from asr.errors import InputError
 from asr.interfaces import Attention, Convolution, StreamingAttention, StreamingConvolution
 
@@ -38,8 +38,8 @@ class StreamingBlock(ConformerBlock):
         return self
 
     def forward(  # type: ignore[override]  # has more arguments than in ConformerBlock
-        self, x: Tensor, positions: Tensor, hidden: Tensor, padding_mask: Tensor, past: Past
-    ) -> tuple[Tensor, Past | None]:
+        self, x: Tensor, positions: Tensor, hidden: Tensor, padding_mask: Tensor, past: EarlierResults
+    ) -> tuple[Tensor, EarlierResults | None]:
         """Map x (B, Q, D) to (B, Q, D); also return `past` extended by the new frames, or None for `Chunks`."""
         results: list[Tensor] = []  # of earlier and new frames: keys and values, and inputs of the convolution
 
