@@ -334,6 +334,8 @@ def choices(
         must = f"--set {settings[0]} needs an adapter; {method.reason}"
         raise InputError(f"{must}. Add --method {LORA}, or leave out --set {settings[0]}.")
     choose(method)
+    for choice in finetuning.mask_choices(start.bundle.config["features"]):
+        choose(choice)
     choose(finetuning.selection_choice(corpus.has_valid))
     say(share_line(options, corpus))
     overrides = [*fixed, *(override for choice in chosen for override in choice.overrides)]

@@ -137,7 +137,7 @@ SMALLEST_ENCODERS = sorted(  # one encoder of each kind
 )
 NOT_CHUNK_BY_CHUNK = (  # parts that a streaming encoder does not accept
     *("rotary_attention", "shaw_attention", "dilated_convolution", "plain_convolution", "same_convolution"),
-    *("block_attention", "expanded_convolution", "unpadded_conv"),
+    *("block_attention", "expanded_convolution", "unpadded_conv", "sample_conv"),
     *("group_norm", "instance_norm", "switchable_norm"),
 )
 LIKE_CONFORMER = (("conformer_adapter", "conformer_block"), ("conformer", "weighted_block"))

@@ -162,7 +162,6 @@ def test_a_folder_of_no_known_kind_has_none(tmp_path: Path) -> None:
         ("published/canary-1b-flash", "Canary"),
         ("published_2/gigaam-v3_ctc", "GigaAM"),
         ("published_2/gigaam-v3_rnnt", "GigaAM"),
-        ("published_2/wav2vec2-arabic", "wav2vec2"),
     ],
 )
 def test_published_folders_that_asr_does_not_read_are_refused_by_name(folder: str, named: str, tmp_path: Path) -> None:

@@ -258,8 +258,11 @@ def test_a_writer_for_transformers_must_name_the_architecture_for_a_card(theirs:
 
 
 def test_the_zoo_is_a_package_that_needs_no_option() -> None:
-    assert [reader.name for reader in readers()] == [writer.name for writer in writers()]
-    assert {"wav2vec2-bert", "granite_speech5_ctc", "lasr_ctc"} <= {reader.name for reader in readers()}
+    own = [reader.name for reader in readers() if reader.name != "hubert"]  # which is written as wav2vec2
+    assert own == [writer.name for writer in writers()]
+    assert {"wav2vec2", "hubert", "wav2vec2-bert", "granite_speech5_ctc", "lasr_ctc"} <= {
+        reader.name for reader in readers()
+    }
     with refused(InputError, "--plugin; got 'asr.apps.zoo'"):
         plugins.use(["asr.apps.zoo"], "--plugin")
 

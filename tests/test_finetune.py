@@ -21,7 +21,7 @@ from asr.apps.doctor import memory
 from asr.apps.doctor.trial import MemoryLimit
 from asr.apps.finetune import own_corpus
 from asr.apps.finetune import settings as finetuning
-from asr.apps.finetune.settings import ChosenSettings
+from asr.apps.finetune.settings import ChosenSettings, mask_choices
 from asr.base.system.lock import alone_in
 from asr.core.checkpoint.load import BUNDLE
 from asr.core.checkpoint.saved import CHECKPOINTS
@@ -276,6 +276,11 @@ def test_the_method_follows_from_the_amount_of_speech(method: str | None, minute
     weight = "encoder.blocks.0.convolution.norm.weight"
     full = overrides(finetuning.method_choice("full", 60.0 * minutes, [weight], extends=False))
     assert "init.frozen=[]" in full  # without batch norms there is nothing to freeze
+
+
+def test_mel_bins_are_masked_only_where_a_model_reads_them() -> None:
+    assert overrides(*mask_choices({"name": "waveform"})) == {"augment.spec_augment.num_freq_masks=0"}
+    assert not [*mask_choices({"name": "fbank", "num_mel_bins": 80})]
 
 
 @pytest.mark.parametrize(

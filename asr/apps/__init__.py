@@ -18,5 +18,5 @@ below imports an app: without this folder `asr.train`, `asr.transcribe`, `asr.ev
     runs/             a table of runs
     serve/            the web page, the HTTP endpoint, and the WebSocket for live speech
     shards/           a corpus packed into tar files; indexes of other toolkits' tar files
-    zoo/              w2v-BERT 2.0, granite TurboCTC and LASR (MedASR), in the form of a plugin
+    zoo/              wav2vec 2.0, HuBERT, w2v-BERT 2.0, granite TurboCTC, LASR (MedASR), in the form of a plugin
 """

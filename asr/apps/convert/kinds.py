@@ -14,18 +14,18 @@ from asr.errors import InputError, shown
 GUIDE = "docs/guide/convert.md lists the models that asr reads"
 ATTENTION = f"It writes texts with an attention decoder, without CTC or a transducer. {GUIDE}"
 LANGUAGE_MODEL = f"Its texts come from a language model. {GUIDE}"
-WAVEFORM = f"Its encoder is no Conformer and reads waveforms. {GUIDE}"
+OTHER_PARTS = f"It reads waveforms as wav2vec 2.0 does, but its encoder has parts that asr does not have. {GUIDE}"
 ORIGINAL = "Give the model from which it was made: NeMo's archive, or the folder of transformers"
 EXPORTED = "An exported program has no weights to train; give the model from which it was exported"
 PACKAGE = f"{GUIDE}; another model needs a package that reads it: --plugin PACKAGE"
 # Values of model_type in transformers.
 MODEL_TYPES = {
     **dict.fromkeys(("whisper", "moonshine", "speech_to_text", "cohere_asr", "seamless_m4t_v2"), ATTENTION),
-    **dict.fromkeys(("wav2vec2", "hubert", "wavlm", "data2vec-audio", "unispeech", "unispeech-sat", "sew"), WAVEFORM),
-    **dict.fromkeys(("omniasr", "omniasr_ctc"), WAVEFORM),
+    **dict.fromkeys(("wavlm", "data2vec-audio", "sew", "sew-d"), OTHER_PARTS),
+    **dict.fromkeys(("unispeech", "unispeech-sat", "omniasr", "omniasr_ctc"), PACKAGE),
     **dict.fromkeys(("granite_speech", "qwen2_audio", "qwen3_asr", "voxtral", "vibevoice_asr"), LANGUAGE_MODEL),
     **dict.fromkeys(("fun_asr_nano", "glmasr", "kyutai_speech_to_text", "nemo_speechlm"), LANGUAGE_MODEL),
-    "wav2vec2-conformer": f"Its front end reads waveforms. {GUIDE}",
+    "wav2vec2-conformer": OTHER_PARTS,
     "gigaam": PACKAGE,
 }
 # Ends of the names of NeMo's classes.

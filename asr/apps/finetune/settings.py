@@ -69,6 +69,12 @@ def method_choice(method: str | None, train_seconds: float, weights: Iterable[st
     return ChosenSettings(settings, f"all weights are trained, {reason}{norms}")
 
 
+def mask_choices(features: Mapping[str, Any]) -> Iterator[ChosenSettings]:
+    """Choose no masks over mel bins for a model whose features, given their config, are samples."""
+    if "num_mel_bins" not in features:
+        yield ChosenSettings(("augment.spec_augment.num_freq_masks=0",), "the model reads samples, not mel bins")
+
+
 def batch_choice(durations: Sequence[float], on_gpu: bool) -> ChosenSettings:
     """Choose the size of a batch: as in the measurements, on a GPU a tenth of the epoch if that is more.
 

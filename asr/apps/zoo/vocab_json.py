@@ -6,14 +6,19 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from asr.apps.convert.foreign import Vocabulary, is_hidden
-from asr.apps.convert.section import Section, mapping
+from asr.apps.convert.section import Section, mapping, whole
+from asr.base.system.learnt import parse_json
 from asr.base.text.hidden_pieces import hidden_files
+from asr.base.text.normalize import as_written
+from asr.components.tokenizer.char import Char
 from asr.components.tokenizer.huggingface import FILE, SPACE, HuggingFace
 from asr.components.tokenizer.huggingface import names as names_in
+from asr.core.hub.huggingface_files import ADDED_TOKENS, SPECIAL_TOKENS, TOKENIZER_CONFIG
+from asr.core.hub.huggingface_files import VOCAB as NAME
 from asr.errors import InputError, shown
 from asr.interfaces import BLANK_ID
 
-NAME = "vocab.json"
+MAX_PIECES = 100_000
 DELIMITER = "|"  # transformers' default for a space between words
 # Keys of special pieces, with their names in a folder without tokenizer_config.json: transformers' defaults.
 SPECIAL_KEYS = {"unk_token": "<unk>", "bos_token": "<s>", "eos_token": "</s>", "pad_token": "<pad>"}
@@ -33,6 +38,40 @@ class Characters(NamedTuple):
     vocab: dict[str, int]
     settings: dict[str, Any]
     blank: int
+
+
+def read_characters(files: Mapping[str, bytes], config: Section) -> tuple[Vocabulary, int]:
+    """Return the vocabulary of a model's head, and the blank's index.
+
+    Args:
+        files: files of the model's folder, by name.
+        config: config of the model.
+    """
+    if NAME not in files:
+        raise InputError(f"{NAME} must exist; it is missing.")
+    vocab_size, blank = whole(config, "config.vocab_size"), whole(config, "config.pad_token_id", 0)
+    if not 0 <= blank < vocab_size <= MAX_PIECES:
+        must = f"pad_token_id must be the blank's number, below vocab_size, which is at most {MAX_PIECES:,}"
+        raise InputError(f"{must}; got {blank} and {vocab_size}.")
+    return take_characters(parse_json(files[NAME], NAME), _settings(files), vocab_size, blank), blank
+
+
+def _settings(files: Mapping[str, bytes]) -> Section:
+    """Return the settings of the tokenizer; older versions of transformers store them in up to three files."""
+    config, special, added = (
+        mapping(parse_json(files[name], name) if name in files else {}, name)
+        for name in (TOKENIZER_CONFIG, SPECIAL_TOKENS, ADDED_TOKENS)
+    )
+    return {"added_tokens_decoder": {str(number): name for name, number in added.items()}, **special, **config}
+
+
+def characters_of(texts: Sequence[str]) -> Vocabulary:
+    """Return a vocabulary of the characters of texts, for a new head."""
+    tokenizer = Char()
+    tokenizer.fit(map(as_written, texts))
+    if tokenizer.vocab_size == 1:
+        raise InputError("--texts must name a manifest with texts; it has none.")
+    return Vocabulary({"name": "char"}, tokenizer.files(), tokenizer.pieces[1:], [], [])
 
 
 def take_characters(content: object, settings: Section, vocab_size: int, blank: int) -> Vocabulary:
@@ -114,13 +153,14 @@ def _tokenizer(names: Sequence[str], unknown: str) -> bytes:
     return (json.dumps(tokenizer, ensure_ascii=False) + "\n").encode()
 
 
-def give_characters(config: Section, files: Mapping[str, bytes], pieces: Sequence[str]) -> Characters:
+def give_characters(config: Section, files: Mapping[str, bytes], pieces: Sequence[str], processor: str) -> Characters:
     """Convert asr's tokenizer, whose pieces are characters, to a `vocab.json`.
 
     Args:
         config: config of asr's tokenizer.
         files: files of asr's tokenizer.
         pieces: text of each id of asr; hidden pieces and the blank have none.
+        processor: transformers' class for the tokenizer and the feature extractor.
     """
     if config["name"] == "huggingface":
         names = names_in(files[FILE])
@@ -140,7 +180,7 @@ def give_characters(config: Section, files: Mapping[str, bytes], pieces: Sequenc
     unknown = next((name for name in written if name in (UNKNOWN, "<unk>")), UNKNOWN)
     settings = {
         "tokenizer_class": "Wav2Vec2CTCTokenizer",
-        "processor_class": "Wav2Vec2BertProcessor",
+        "processor_class": processor,
         "pad_token": written[blank],
         "unk_token": unknown,
         "bos_token": "<s>" if "<s>" in written else None,

@@ -1,6 +1,6 @@
 """w2v-BERT 2.0 of Hugging Face's transformers: a Conformer with Shaw's relative positions, with or without CTC head."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -8,28 +8,17 @@ from safetensors.torch import save
 
 from asr.apps.convert.account import THREE, Counterparts, Layout, give, outputs
 from asr.apps.convert.conformer import CONFORMER, CTC, EPS, HEAD, Names
-from asr.apps.convert.foreign import CTC_HEAD, Choices, ModelParts, Vocabulary, Weights, written_by
+from asr.apps.convert.foreign import CTC_HEAD, Choices, ModelParts, Weights, written_by
 from asr.apps.convert.huggingface.config import GENERAL_KEYS
 from asr.apps.convert.huggingface.extractor import EXTRACTOR_KEYS, check_kind, give_extractor
 from asr.apps.convert.huggingface.files import Folder, pop_weights, to_json
-from asr.apps.convert.section import Section, check, check_parts, mapping, whole
-from asr.apps.zoo.vocab_json import give_characters, take_characters
+from asr.apps.convert.section import Section, check, check_parts, whole
+from asr.apps.zoo.vocab_json import characters_of, give_characters, read_characters
 from asr.base.settings.conf import default_settings
-from asr.base.system.learnt import parse_json
-from asr.base.text.normalize import as_written
-from asr.components.tokenizer.char import Char
 from asr.core.build import PROMPT
 from asr.core.checkpoint.bundle import Bundle
 from asr.core.checkpoint.load import bundle_recognizer
-from asr.core.hub.huggingface_files import (
-    ADDED_TOKENS,
-    CONFIG,
-    PREPROCESSOR,
-    SPECIAL_TOKENS,
-    TOKENIZER_CONFIG,
-    VOCAB,
-    WEIGHTS,
-)
+from asr.core.hub.huggingface_files import CONFIG, PREPROCESSOR, TOKENIZER_CONFIG, VOCAB, WEIGHTS
 from asr.errors import InputError
 
 MODEL = "wav2vec2-bert"  # model_type
@@ -39,8 +28,8 @@ VARIANCE_EPS = 1e-7
 STACKED = 2  # frames
 MASK = "masked_spec_embed"  # stands for masked frames, in training
 PREFIX = "wav2vec2_bert."  # before the names of the encoder's tensors in a model with a head
-MAX_PIECES, MAX_ADAPTER_LAYERS = 100_000, 100
-EXTRACTOR = "SeamlessM4TFeatureExtractor"
+MAX_ADAPTER_LAYERS = 100
+EXTRACTOR, PROCESSOR = "SeamlessM4TFeatureExtractor", "Wav2Vec2BertProcessor"
 DROPOUTS = ("hidden_dropout", "activation_dropout", "attention_dropout")
 
 # Keys that may have any value: they do not affect the output of a trained model, or are converted below.
@@ -227,7 +216,7 @@ def read(folder: Folder, choices: Choices) -> ModelParts:
         raise InputError("--texts adds a head to a model without one; this one has a head (lm_head).")
     if not has_head and choices.texts is None:
         raise InputError("the model must have a head (lm_head); it has none. Add a new one with --texts TRAIN.jsonl.")
-    vocabulary, blank = _vocabulary(files, config) if choices.texts is None else (_characters(choices.texts), 0)
+    vocabulary, blank = read_characters(files, config) if choices.texts is None else (characters_of(choices.texts), 0)
     prefix = PREFIX if any(name.startswith(PREFIX) for name in tensors) else ""
     return ModelParts(
         vocabulary,
@@ -238,36 +227,6 @@ def read(folder: Folder, choices: Choices) -> ModelParts:
         new=() if has_head else (HEAD, *(["encoder.adapter"] if choices.adapter else [])),
         writer=written_by("transformers", config.get("transformers_version")),
     )
-
-
-def _vocabulary(files: Mapping[str, bytes], config: Section) -> tuple[Vocabulary, int]:
-    """Return the vocabulary of a model's head, and the blank's index."""
-    if VOCAB not in files:
-        raise InputError(f"{VOCAB} must exist; it is missing.")
-    vocab_size, blank = whole(config, "config.vocab_size"), whole(config, "config.pad_token_id", 0)
-    if not 0 <= blank < vocab_size <= MAX_PIECES:
-        must = f"pad_token_id must be the blank's number, below vocab_size, which is at most {MAX_PIECES:,}"
-        raise InputError(f"{must}; got {blank} and {vocab_size}.")
-    content = parse_json(files[VOCAB], VOCAB)
-    return take_characters(content, _tokenizer_settings(files), vocab_size, blank), blank
-
-
-def _tokenizer_settings(files: Mapping[str, bytes]) -> Section:
-    """Return the settings of the tokenizer; older versions of transformers store them in up to three files."""
-    config, special, added = (
-        mapping(parse_json(files[name], name) if name in files else {}, name)
-        for name in (TOKENIZER_CONFIG, SPECIAL_TOKENS, ADDED_TOKENS)
-    )
-    return {"added_tokens_decoder": {str(number): name for name, number in added.items()}, **special, **config}
-
-
-def _characters(texts: Sequence[str]) -> Vocabulary:
-    """Return a vocabulary of the characters of texts."""
-    tokenizer = Char()
-    tokenizer.fit(map(as_written, texts))
-    if tokenizer.vocab_size == 1:
-        raise InputError("--texts must name a manifest with texts; it has none.")
-    return Vocabulary({"name": "char"}, tokenizer.files(), tokenizer.pieces[1:], [], [])
 
 
 def fits(config: Section) -> bool:
@@ -287,7 +246,7 @@ def write(bundle: Bundle, path: Path) -> dict[str, bytes]:
     if (features.window, features.hop) != (WINDOW, HOP):
         must = f"features must have frames of {WINDOW} samples, {HOP} samples apart, for conversion to Hugging Face"
         raise InputError(f"{must}; got {features.window} and {features.hop}.")
-    characters = give_characters(config["tokenizer"], bundle.files, model.tokenizer.pieces)
+    characters = give_characters(config["tokenizer"], bundle.files, model.tokenizer.pieces, PROCESSOR)
     num_adapter_layers = encoder.get("num_adapter_layers", 0)
     written = {
         "architectures": ["Wav2Vec2BertForCTC"],
@@ -324,7 +283,7 @@ def write(bundle: Bundle, path: Path) -> dict[str, bytes]:
         **dict.fromkeys(DROPOUTS, block["dropout"]),
     }
     preprocessor = {
-        **give_extractor(EXTRACTOR, "Wav2Vec2BertProcessor", features.sample_rate),
+        **give_extractor(EXTRACTOR, PROCESSOR, features.sample_rate),
         "feature_size": features.dim,
         "num_mel_bins": features.dim,
         "stride": STACKED,
