@@ -254,6 +254,10 @@ def prepare(options: argparse.Namespace) -> dict[str, Any]:
     base += [setting("plugins", options.plugin)] if options.plugin else []
     settings = compose_settings([*base, *(each for each in options.set if not _is_of_adapter(each))])
     parts, tokenizer, normalizer = parts_of(options, say), start.tokenizer(), settings.components["normalizer"]
+    if languages := [*getattr(tokenizer, "encoders", {})]:
+        must = f"MODEL must have one tokenizer; this one has a tokenizer for each of {', '.join(languages)}"
+        cure = f"Cut one language out of the original model, as in asr.convert --language {languages[0]}"
+        raise InputError(f"{must}. {cure}, or train it with asr.train and corpus.labels=[language].")
     pieces: list[str] = []
     if options.extend:
         normalize = get_normalizer(normalizer)

@@ -44,6 +44,12 @@ class Tokenizer(Protocol):
         """
 
 
+class MultilingualTokenizer(Tokenizer, Protocol):
+    """A tokenizer that encodes the texts of each language by itself; other tokenizers have no `encoders`."""
+
+    encoders: Mapping[str, Callable[[str], list[int]]]  # by language
+
+
 class Normalization(Protocol):
     """Normalisation of features, (T, F) to (T, F): the last step of their computation."""
 

@@ -328,7 +328,8 @@ def test_the_choices_include_every_component_file_that_does_more_than_change_a_s
     used = {str(value) for choices in CHOICES for _, value in leaves(resolved(*choices))}
     for group in ("features", "tokenizer", "head", "decode", "schedule", "optimizer"):
         for path in (path for home in homes() for path in (home.conf / group).rglob("*.yaml")):
-            assert {path.stem, OmegaConf.load(path).get("name")} & used, path
+            if path.stem != "aggregate":  # which no training can fit
+                assert {path.stem, OmegaConf.load(path).get("name")} & used, path
 
 
 # ---- bundles

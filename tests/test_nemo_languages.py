@@ -1,24 +1,41 @@
-"""A model of NeMo with a tokenizer for each language: one language is cut out, and is an ordinary model."""
+"""A model of NeMo with a tokenizer for each language: all at once, or one language, which is an ordinary model."""
 
+import json
+import tarfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+from sentencepiece import SentencePieceProcessor
 from torch import Tensor
 
 from asr.apps.convert.foreign import Choices
 from asr.apps.convert.nemo.convert import from_nemo
 from asr.apps.convert.nemo.language import ROWS, with_language
+from asr.apps.convert.nemo.tokenizer import take_vocabulary
+from asr.components.tokenizer.aggregate import Aggregate
 from asr.convert import main
+from asr.core.build import build_tokenizer
 from asr.core.checkpoint.bundle import read_bundle
+from asr.core.checkpoint.load import load_recognizer
+from asr.core.data.batch import Example
+from asr.core.data.dataset import Item, SpeechDataset
+from asr.core.data.manifest import read_manifest
+from asr.core.run.initialization import with_parts
 from asr.errors import InputError
-from tests.conftest import SHARED
-from tests.nemo import nemo_config, saved, sentencepiece_model, sentencepiece_model_of, tensors, vocabulary
+from asr.finetune import main as finetune
+from asr.train import train
+from tests.conftest import SHARED, TINY, settings_with, tone_corpus
+from tests.nemo import SAMPLE_RATE, nemo_config, saved, sentencepiece_model, sentencepiece_model_of, tensors, vocabulary
 from tests.refusals import refused
 from tests.test_convert import assert_equal
 from tests.test_nemo_transducers import config, state
+from tests.test_parakeet import sound
+from tests.tones import write_corpus
 
 OTHER = ["<unk>", "▁", "d", "e", "▁de", "ß"]
 SIZES = {"de": len(OTHER), "en": len(vocabulary())}
@@ -83,11 +100,138 @@ def test_one_language_is_the_model_with_the_rows_of_its_tokens(
     assert main([str(tmp_path / "ours"), "--to", "nemo", "-o", str(tmp_path / "back.nemo")]) == 0
 
 
+class AggregateTokenizer:
+    """NeMo's tokenizer of the same name, with the parts that a model needs."""
+
+    def __init__(self, models: Mapping[str, bytes]) -> None:
+        self.parts = {language: SentencePieceProcessor(model_proto=model) for language, model in models.items()}
+        self.offsets: dict[str, int] = {}
+        self.by_id: dict[int, str] = {}
+        for language, part in self.parts.items():
+            self.offsets[language] = len(self.by_id)
+            for _ in range(part.vocab_size()):
+                self.by_id[len(self.by_id)] = language
+
+    def text_to_ids(self, text: str, language: str) -> list[int]:
+        return [number + self.offsets[language] for number in self.parts[language].encode_as_ids(text)]
+
+    def ids_to_text(self, ids: list[int]) -> str:
+        pieces = [self.parts[self.by_id[each]].id_to_piece(each - self.offsets[self.by_id[each]]) for each in ids]
+        return "".join(pieces).replace("▁", " ")
+
+
+@given(st.data())
+def test_tokens_and_texts_of_all_languages_are_those_of_nemos_tokenizer(data: Any) -> None:
+    files = {f"{language}_tokenizer.model": model for language, model in MODELS.items()}
+    languages = {language: section_of(language) for language in SIZES}
+    vocabulary = take_vocabulary({"tokenizer": {"type": "agg"}}, {}, files, Path(), languages)
+    ours: Any = build_tokenizer({"tokenizer": vocabulary.config})
+    ours.load(vocabulary.files)
+    theirs = AggregateTokenizer(MODELS)
+    assert ours.vocab_size == TOTAL + 1
+    unknown = {0, SIZES["de"]}
+    ids = data.draw(st.lists(st.sampled_from(sorted({*range(TOTAL)} - unknown)), max_size=12))
+    assert ours.decode([number + 1 for number in ids]) == " ".join(theirs.ids_to_text(ids).split())
+    text = " ".join(data.draw(st.lists(st.text("de", min_size=1, max_size=4), min_size=1, max_size=4)))
+    for language in SIZES:
+        assert ours.encoders[language](text) == [number + 1 for number in theirs.text_to_ids(text, language)]
+    assert ours.encode(text) == ours.encoders["de"](text)
+    assert ours.decode(ours.encode("ab")) == "ab"  # only the second language has these letters
+    assert len({*ours.names}) == len(ours.names)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_all_languages_at_once_are_read_and_written_back(
+    kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = aggregate(tmp_path / "both", kind)
+    assert main([str(folder), "-o", str(tmp_path / "ours")]) == 0
+    assert "--language de" in capsys.readouterr().out
+    bundle = read_bundle(tmp_path / "ours")
+    for name, weight in bundle.weights.items():
+        if name.endswith(("head.linear.weight", "predictor.embedding.weight")):
+            assert len(weight) == TOTAL + 1, name
+    waveform = sound(1.5)
+    recognizer = load_recognizer(tmp_path / "ours")
+    text = recognizer.transcribe(waveform, sample_rate=SAMPLE_RATE).text
+    assert main([str(tmp_path / "ours"), "--to", "nemo", "-o", str(tmp_path / "back.nemo")]) == 0
+    again = from_nemo(tmp_path / "back.nemo").bundle
+    assert (again.config, again.files) == (bundle.config, bundle.files)
+    assert_equal(again.weights, bundle.weights)
+    with tarfile.open(tmp_path / "back.nemo") as archive:
+        files: Any = {Path(each.name).name: archive.extractfile(each) for each in archive.getmembers() if each.isfile()}
+        written = {name: file.read() for name, file in files.items()}
+    settings = yaml.safe_load(written["model_config.yaml"])["tokenizer"]
+    assert (settings["type"], [*settings["langs"]]) == ("agg", [*SIZES])
+    for language, section in settings["langs"].items():
+        assert written[section["model_path"].removeprefix("nemo:")] == MODELS[language]
+    assert text == load_recognizer(tmp_path / "ours").transcribe(waveform, sample_rate=SAMPLE_RATE).text
+
+
+@pytest.fixture
+def bilingual(tmp_path: Path) -> Path:
+    """A corpus whose utterances have the key language, by turns de and en."""
+    texts = ["de d", "ed de", "e de", "de", "dede e", "d e d", "e", "ede d"]
+    write_corpus(tmp_path / "corpus", {"train": texts, "valid": texts[:2], "test": texts[2:4]})
+    for path in (tmp_path / "corpus").glob("*.jsonl"):
+        lines = [
+            json.loads(line) | {"language": [*SIZES][n % 2]} for n, line in enumerate(path.read_text().splitlines())
+        ]
+        path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return tmp_path / "corpus"
+
+
+def test_each_text_is_trained_on_with_the_tokens_of_its_language(bilingual: Path, tmp_path: Path) -> None:
+    assert main([str(aggregate(tmp_path / "both", "hybrid tdt")), "-o", str(tmp_path / "ours")]) == 0
+    model, theirs = load_recognizer(tmp_path / "ours").model, AggregateTokenizer(MODELS)
+    utterances = read_manifest(bilingual / "train.jsonl", ["language"])
+    dataset = SpeechDataset(utterances, model.features, model.reference.for_evaluation())
+    for row, utterance in enumerate(utterances):
+        example = dataset[Item(0, row, 1.0)]
+        assert isinstance(example, Example)
+        expected = theirs.text_to_ids(utterance.text, utterance.labels["language"])
+        assert example.tokens.tolist() == [number + 1 for number in expected]
+    short = [line for line in TINY if line.startswith(("trainer", "data", "schedule", "augment", "checkpoint"))]
+    options = [*short, *tone_corpus(bilingual), f"init.from={tmp_path / 'ours'}", "trainer.max_steps=2"]
+    options += [f"run_dir={tmp_path / 'run'}", "optimizer.lr=1e-3"]
+    with refused(InputError, "language ... de, en; got none", cure="corpus.labels=[language]"):
+        train(with_parts(settings_with(*options), options))
+    options += ["corpus.labels=[language]", f"run_dir={tmp_path / 'run2'}"]
+    train(with_parts(settings_with(*options), options))
+    trained = read_bundle(tmp_path / "run2" / "bundle")
+    assert trained.config["tokenizer"] == read_bundle(tmp_path / "ours").config["tokenizer"]
+    with refused(InputError, "MODEL ... de, en", cure="--language"):
+        finetune(
+            [
+                str(tmp_path / "ours"),
+                str(bilingual / "train.jsonl"),
+                "--test",
+                str(bilingual / "test.jsonl"),
+                "--output",
+                str(tmp_path / "fine"),
+            ]
+        )
+    assert load_recognizer(tmp_path / "run2").model.reference.tokens("de", "en") == [
+        number + 1 for number in theirs.text_to_ids("de", "en")
+    ]
+
+
+def test_a_tokenizer_of_several_languages_is_neither_fitted_nor_extended() -> None:
+    tokenizer = Aggregate(languages=["de", "en"])
+    with refused(InputError, "tokenizer ... aggregate"):
+        tokenizer.fit(["de"])
+    with refused(InputError, "pieces ... --language"):
+        tokenizer.extend(["ä"])
+    with refused(InputError, "tokenizer.languages; got 'de'"):
+        Aggregate(languages=["de", "de"])
+    with refused(InputError, "tokenizer.model ... damaged"):
+        tokenizer.load({"de.tokenizer.model": b"x", "en.tokenizer.model": MODELS["en"]})
+
+
 def test_the_language_must_be_one_of_the_models(tmp_path: Path) -> None:
     folder = aggregate(tmp_path / "both", "ctc")
-    for choice, got in (([], "none"), (["--language", "fr"], "'fr'")):
-        with refused(InputError, f"--language ... de, en ... got {got}"):
-            main([str(folder), *choice, "-o", str(tmp_path / "ours")])
+    with refused(InputError, "--language ... de, en ... got 'fr'"):
+        main([str(folder), "--language", "fr", "-o", str(tmp_path / "ours")])
     plain = folder_of(tmp_path / "plain", nemo_config() | {"tokenizer": section_of("en")}, tensors())
     with refused(InputError, "--language; got 'en'"):
         from_nemo(plain, Choices(language="en"))

@@ -22,7 +22,7 @@ from tests.conftest import CONF, resolved
 from tests.refusals import mentions, refused
 
 ALPHABET = "abcdefgh'éß7йक"
-NAMES = sorted(path.stem for path in (CONF / "tokenizer").glob("*.yaml"))
+NAMES = sorted({path.stem for path in (CONF / "tokenizer").glob("*.yaml")} - {"aggregate"})  # which cannot be fitted
 SMALL = {"vocab_size": 40}  # for tokenizers with this setting; the default suits hours of speech
 
 WORDS = st.text(alphabet=ALPHABET, min_size=1, max_size=8)

@@ -143,3 +143,15 @@ class SentencePiece:
             ],
             self._hidden,
         )
+
+
+def vocab_size_of(model: bytes) -> int:
+    """Return the number of pieces of a SentencePiece model.
+
+    Raises:
+        InputError: the model is damaged.
+    """
+    try:
+        return int(sentencepiece.SentencePieceProcessor(model_proto=model).vocab_size())
+    except RuntimeError:
+        raise InputError(f"{FILE} must be a SentencePiece model; it is damaged.") from None

@@ -21,7 +21,7 @@ from asr.core.data.manifest import Utterance
 from asr.core.data.parallel import in_parallel
 from asr.core.data.recordings import RecordingList
 from asr.core.data.seeds import derive_seed, seeded
-from asr.errors import AudioError
+from asr.errors import AudioError, InputError, shown
 from asr.interfaces import FeatureAugment, Features, WaveformAugment
 from asr.lengths import Lengths
 
@@ -76,7 +76,8 @@ class Reference:
     Tokens fit the audio if `output_lengths(frames) >= min_frames(tokens)`. `views` is the number of views of each
     utterance in a batch. `cells` returns the number of elements of the head's largest tensor for one utterance, given
     its numbers of encoder frames and tokens. `labels` are those that the model reads. `tags` maps a language to
-    the end of its training texts, such as " <de-DE>"; it is empty if the model writes no tags.
+    the end of its training texts, such as " <de-DE>"; it is empty if the model writes no tags. `encoders` are those of
+    the languages of a `MultilingualTokenizer`; they replace `encode`, if there are any.
     """
 
     encode: Callable[[str], list[int]]
@@ -86,10 +87,24 @@ class Reference:
     views: int = 1
     labels: Labels = NO_LABELS
     tags: Mapping[str, str] = field(default_factory=dict)
+    encoders: Mapping[str, Callable[[str], list[int]]] = field(default_factory=dict)
+
+    @property
+    def reads_language(self) -> bool:
+        """Whether the tokens of a text depend on its language."""
+        return bool(self.tags or self.encoders)
 
     def tokens(self, text: str, language: str | None) -> list[int]:
-        """Return the tokens of a text, with the tag of its language if it has one."""
-        return self.encode(text + self.tags.get(language or "", ""))
+        """Return the tokens of a text, with the tag of its language if it has one.
+
+        Raises:
+            InputError: the tokenizer does not cover a character, or each language has a tokenizer, and not this one.
+        """
+        if self.encoders and language not in self.encoders:
+            must = f"each text must have the key {LANGUAGE}, one of {', '.join(self.encoders)}"
+            given = "none" if language is None else shown(language)
+            raise InputError(f"{must}; got {given}. Add it to the manifests, and give corpus.labels=[{LANGUAGE}]")
+        return self.encoders.get(language or "", self.encode)(text + self.tags.get(language or "", ""))
 
     def for_evaluation(self) -> Reference:
         """Return a copy for evaluation, with one view, and without the check that a text fits its audio."""

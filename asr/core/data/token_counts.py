@@ -108,7 +108,7 @@ def _encode(start: int) -> np.ndarray | str:
     """Return the numbers of tokens and of needed frames for a chunk of texts, (2, n) int32, or an error message."""
     utterances, reference, split = _work
     chunk = utterances.select(np.arange(start, min(start + CHUNK, len(utterances))))
-    languages = chunk.label(LANGUAGE) if reference.tags else repeat(None)
+    languages = chunk.label(LANGUAGE) if reference.reads_language else repeat(None)
     num_tokens: list[int] = []
     needed: list[int] = []
     try:

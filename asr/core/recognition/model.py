@@ -95,7 +95,8 @@ class Model(nn.Module):
         cells = partial(_cells, head.cells, min([stride, *tapped]), stride)
         tags = language_tags(self.labels.ids(LANGUAGE), self.tokenizer.names) if LANGUAGE in self.labels.names else {}
         ends = {language: f" {tag}" for language, tag in tags.items()}
-        return Reference(self.tokenizer.encode, min_frames, frames, cells, head.views, self.labels, ends)
+        encoders = getattr(self.tokenizer, "encoders", {})
+        return Reference(self.tokenizer.encode, min_frames, frames, cells, head.views, self.labels, ends, encoders)
 
     @property
     def depths(self) -> dict[str, int]:

@@ -15,7 +15,7 @@ from asr.apps.convert.foreign import CTC_HEAD, Choices, ModelParts, Weights, pop
 from asr.apps.convert.kinds import check_target
 from asr.apps.convert.nemo.config import ctc_head, ctc_sections, features_config, nemo_config, parse, with_used_heads
 from asr.apps.convert.nemo.encoder import encoder_config, ignored, nemo_encoder, scale
-from asr.apps.convert.nemo.language import with_language
+from asr.apps.convert.nemo.language import languages_of, with_language
 from asr.apps.convert.nemo.prompt import LAYERS, prompt_config, with_prompt_sections
 from asr.apps.convert.nemo.tokenizer import give_vocabulary, take_vocabulary
 from asr.apps.convert.nemo.transducer import is_transducer, names, transducer, transducer_names, transducer_sections
@@ -51,7 +51,7 @@ def read(files: dict[str, bytes], path: Path, choices: Choices) -> ModelParts:
         ctc = ctc_head(nemo)
         head, section, named = CTC_HEAD, ctc.settings, names(ctc.tensors)
     encoder, features = encoder_config(nemo), features_config(nemo, choices.pad_mode)
-    vocabulary = take_vocabulary(nemo, section, files, path)
+    vocabulary = take_vocabulary(nemo, section, files, path, languages_of(nemo))
     prompt = prompt_config(nemo, encoder["dim"])
     if prompt is not None:
         named = with_prompt(named, LAYERS, encoder["dim"], prompt.auto)

@@ -1,4 +1,4 @@
-"""Cuts one language out of a model of NeMo that has a tokenizer for each of several languages."""
+"""NeMo's models that have a tokenizer for each of several languages: all at once, or one that is cut out."""
 
 import re
 from collections.abc import Mapping
@@ -9,12 +9,11 @@ import torch
 from torch import Tensor
 
 from asr.apps.convert.nemo.archive import tokenizer_file
-from asr.apps.convert.nemo.tokenizer import pieces
+from asr.apps.convert.nemo.tokenizer import AGGREGATE, pieces
 from asr.apps.convert.section import Section, mapping
 from asr.base.text.numbers import counted
 from asr.errors import InputError, shown
 
-AGGREGATE = "agg"  # tokenizer.type of NeMo's AggregateTokenizer
 # Tensors with a row for each token of all languages, then the blank, then durations.
 ROWS = re.compile(
     r"(ctc_decoder|decoder)\.decoder_layers\.0\.(weight|bias)"
@@ -40,27 +39,23 @@ class CutModel(NamedTuple):
 def with_language(
     config: Section, tensors: Mapping[str, Tensor], files: Mapping[str, bytes], path: Path, language: str | None
 ) -> CutModel:
-    """Return the model that writes one language; a model with one tokenizer is returned unchanged.
+    """Return the model that writes one language; without a choice of one, the model is returned unchanged.
 
     Args:
         config: NeMo's config.
         tensors: tensors of the model.
         files: files of the archive.
         path: path of the archive, for errors.
-        language: key of the language among those of the tokenizer; None: there must be one tokenizer.
+        language: key of the language among those of the tokenizer; None: all languages, or there is one tokenizer.
     """
-    section = config.get("tokenizer")
-    languages: Section = {}
-    if isinstance(section, Mapping) and section.get("type") == AGGREGATE:
-        languages = mapping(section.get("langs"), "tokenizer.langs")
-    if not languages and language is None:
-        return CutModel(dict(config), dict(tensors), [])
-    if language is None or language not in languages:
-        if not languages:
+    own = languages_of(config)
+    if language is None:
+        note = f"All languages, {', '.join(own)}, are read; --language {next(iter(own), '')} leaves the others out."
+        return CutModel(dict(config), dict(tensors), [note] if own else [])
+    if language not in own:
+        if not own:
             raise InputError(f"--language needs a model with a tokenizer for each language; got {shown(language)}.")
-        given = "none" if language is None else shown(language)
-        raise InputError(f"--language must be one of the model's, {', '.join(languages)}; got {given}.")
-    own = {key: mapping(each, f"tokenizer.langs.{key}") for key, each in languages.items()}
+        raise InputError(f"--language must be one of the model's, {', '.join(own)}; got {shown(language)}.")
     sizes = {key: len(pieces(tokenizer_file(files, each.get("model_path"), path))) for key, each in own.items()}
     total, size = sum(sizes.values()), sizes[language]
     names = [*sizes]
@@ -73,6 +68,15 @@ def with_language(
     rows = {name: _rows(name, tensor, first, size, total) for name, tensor in tensors.items() if ROWS.fullmatch(name)}
     note = f"{counted(size, 'token')} of {language}; {counted(total - size, 'token')} of other languages are left out."
     return CutModel(cut, dict(tensors) | rows, [note])
+
+
+def languages_of(config: Section) -> dict[str, Section]:
+    """Return the section of each language of NeMo's AggregateTokenizer, in order; {} for another tokenizer."""
+    section = config.get("tokenizer")
+    if not isinstance(section, Mapping) or section.get("type") != AGGREGATE:
+        return {}
+    languages = mapping(section.get("langs"), "tokenizer.langs")
+    return {key: mapping(each, f"tokenizer.langs.{key}") for key, each in languages.items()}
 
 
 def _of_size(section: Section, total: int, size: int) -> dict[str, Any]:
