@@ -442,7 +442,7 @@ def replaced(**contents: bytes | None) -> Files:
 
 
 FILES: dict[str, tuple[Files, str]] = {
-    "no config": (replaced(config=None), "model_config.yaml ... it is missing"),
+    "no config": (replaced(config=None), "model_config.yaml ... must exist"),
     "no weights": (replaced(weights=None), "model_weights.ckpt ... model.safetensors"),
     "no tokenizer": (replaced(tokenizer=None), "'0123_tokenizer.model'; got none"),
     "YAML with objects": (replaced(config=b"!!python/object/apply:os.mkdir [owned]"), "YAML ... plain values"),

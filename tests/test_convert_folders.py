@@ -156,16 +156,63 @@ def test_a_folder_of_no_known_kind_has_none(tmp_path: Path) -> None:
     assert kind_of(tmp_path) is None
 
 
-@pytest.mark.parametrize(
-    ("folder", "named"),
-    [
-        ("published/canary-1b-flash", "Canary"),
-        ("published_2/gigaam-v3_ctc", "GigaAM"),
-        ("published_2/gigaam-v3_rnnt", "GigaAM"),
-    ],
-)
-def test_published_folders_that_asr_does_not_read_are_refused_by_name(folder: str, named: str, tmp_path: Path) -> None:
+WITHOUT_WEIGHTS = {  # published folders without their weights
+    "published/nemotron-3.5-asr-streaming-0.6b": "nemotron3_5_asr",
+    "published/parakeet-tdt-0.6b-v2": "EncDecRNNTBPEModel",
+    "published/parakeet-tdt-0.6b-v3": "parakeet_tdt",
+    "published/parakeet-tdt_ctc-110m": "EncDecHybridRNNTCTCBPEModel",
+    "published/parakeet-unified-en-0.6b": "NeMo",
+    "published_2/granite-speech-5.0-470m-turboctc": "granite_speech5_ctc",
+    "published_2/medasr": "lasr_ctc",
+    "published_2/w2v-bert-2.0": "wav2vec2-bert",
+    "published_2/wav2vec2-arabic": "wav2vec2",
+}
+UNREAD = {
+    "published/canary-1b-flash": "Canary",
+    "published_2/gigaam-v3_ctc": "GigaAM",
+    "published_2/gigaam-v3_rnnt": "GigaAM",
+    "published_2/nemo": "fc_hybrid_agg",
+}
+
+
+@pytest.mark.parametrize("folder", [*WITHOUT_WEIGHTS, *UNREAD])
+def test_the_refusal_of_each_published_folder_names_its_kind_and_the_next_step(folder: str, tmp_path: Path) -> None:
     if not (PUBLISHED / folder).is_dir():
         pytest.skip("needs ../shared/models")
-    with refused(InputError, f"MODEL ... {named}"):
+    kind = WITHOUT_WEIGHTS.get(folder)
+    with refused(
+        InputError,
+        f"must exist ... {kind}" if kind else f"MODEL ... {UNREAD[folder]}",
+        cure="add the file" if kind else "docs/guide/convert.md",
+    ):
         main([str(PUBLISHED / folder), "-o", str(tmp_path / "ours")])
+
+
+def test_the_published_folders_are_all_known_to_these_tests() -> None:
+    folders = [folder for group in ("published", "published_2") for folder in (PUBLISHED / group).glob("*/")]
+    assert {f"{folder.parent.name}/{folder.name}" for folder in folders} <= {*WITHOUT_WEIGHTS, *UNREAD}
+
+
+@pytest.mark.parametrize("language", [None, "hi"])
+@pytest.mark.parametrize("key", ["type", "multisoftmax"])
+def test_a_model_with_an_output_layer_for_each_language_is_refused_by_name(
+    key: str, language: str | None, tmp_path: Path
+) -> None:
+    files = dict(nemo_files())
+    config = yaml.safe_load(files["model_config.yaml"])
+    config["tokenizer"] = {"type": "multilingual" if key == "type" else "agg", "langs": {"as": {}, "hi": {}}}
+    config["decoder"] |= {"multisoftmax": True} if key == "multisoftmax" else {}
+    files["model_config.yaml"] = yaml.safe_dump(config).encode()
+    folder = tmp_path / "theirs"
+    folder.mkdir()
+    for name, content in files.items():
+        (folder / name).write_bytes(content)
+    options = [] if language is None else ["--language", language]
+    with refused(InputError, "tokenizer.type ... IndicConformer ... as, hi", cure="--plugin"):
+        main([str(folder), *options, "-o", str(tmp_path / "ours")])
+
+
+def test_a_file_that_is_no_archive_is_refused_with_what_to_give(tmp_path: Path) -> None:
+    (tmp_path / "model.yaml").write_text("encoder: 1")
+    with refused(InputError, "archive ... another kind", cure="folder"):
+        main([str(tmp_path / "model.yaml"), "-o", str(tmp_path / "ours")])

@@ -424,6 +424,33 @@ def test_an_exported_model_has_the_texts_of_the_bundle(tmp_path: Path, capsys: p
     assert texts[0] == texts[1] != ""
 
 
+@pytest.mark.slow
+@pytest.mark.skipif(not PUBLISHED.is_dir(), reason="../shared/models/published_2 (real configs) is missing")
+@torch.no_grad()
+def test_the_published_size_gives_the_log_probs_of_transformers(tmp_path: Path) -> None:
+    """The config of an XLS-R, with 315 million random parameters; needs 5 GB of memory and 3 GB of disk."""
+    folder, waveform = tmp_path / "theirs", sound(48_000)
+    torch.manual_seed(0)
+    config = Wav2Vec2Config.from_pretrained(PUBLISHED)
+    model = Wav2Vec2ForCTC(config).eval()
+    assert round(sum(map(torch.numel, model.parameters())) / 1e6) == 315
+    model.save_pretrained(folder)
+    del model
+    for name in ("preprocessor_config", "tokenizer_config", "vocab", "special_tokens_map", "added_tokens"):
+        shutil.copyfile(PUBLISHED / f"{name}.json", folder / f"{name}.json")
+    blank = config.pad_token_id
+    logits = logits_of(folder, waveform)
+    expected = torch.cat([logits[:, blank : blank + 1], logits[:, :blank], logits[:, blank + 1 :]], dim=1).log_softmax(
+        -1
+    )
+    assert main([str(folder), "-o", str(tmp_path / "ours")]) == 0
+    shutil.rmtree(folder)
+    ours: Any = load_recognizer(tmp_path / "ours").model
+    features = ours.features(waveform)
+    encoded = ours(features[None], torch.tensor([len(features)]))
+    torch.testing.assert_close(ours.head.frame_head.log_probs(encoded.out)[0], expected, rtol=0, atol=1e-3)
+
+
 @pytest.mark.parametrize("adapter", [["adapter=lora", "adapter.trained=[head.*]"], []], ids=["lora", "whole"])
 def test_steps_of_training_lower_the_loss(adapter: list[str], tones: Path, tmp_path: Path) -> None:
     small = {"hidden_size": 32, "num_attention_heads": 4, "intermediate_size": 64, "num_conv_pos_embedding_groups": 4}

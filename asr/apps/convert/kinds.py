@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from asr.apps.convert.folder import read_folder
 from asr.apps.convert.section import mapping
 from asr.base.system.learnt import MAX_BYTES, parse_json
+from asr.base.text.printable import printable
 from asr.core.hub.huggingface_files import CONFIG
 from asr.errors import InputError, shown
 
@@ -131,8 +132,36 @@ def check_kind(path: Path) -> None:
         raise InputError(f"MODEL must be a model that asr reads; this is {kind.name}. {kind.cure}.")
 
 
+def _is_multilingual(config: Mapping[str, Any]) -> bool:
+    """Whether a config of AI4Bharat's NeMo has an output layer for each language."""
+    sections = [config.get(name) for name in ("decoder", "joint", "tokenizer")]
+    auxiliary = config.get("aux_ctc")
+    sections.append(auxiliary.get("decoder") if isinstance(auxiliary, Mapping) else None)
+    return any(
+        isinstance(each, Mapping) and (each.get("type") == "multilingual" or each.get("multisoftmax") is True)
+        for each in sections
+    )
+
+
+def _languages(config: Mapping[str, Any]) -> str:
+    """Return the languages of a tokenizer, for the end of a clause; "" if it names none."""
+    tokenizer = config.get("tokenizer")
+    languages = tokenizer.get("langs") if isinstance(tokenizer, Mapping) else None
+    return (
+        f" ({', '.join(map(printable, map(str, languages)))})" if isinstance(languages, Mapping) and languages else ""
+    )
+
+
+def class_name(config: Mapping[str, Any]) -> str:
+    """Return NeMo's class that a config names; without one, "model"."""
+    return _target(config).rpartition(".")[2] or "model"
+
+
 def check_target(config: Mapping[str, Any]) -> None:
     """Check that a config of NeMo is not of a class that `asr.convert` does not read."""
-    name = _target(config).rpartition(".")[2]
+    name = class_name(config)
+    if _is_multilingual(config):
+        kind = "this model has an output layer for each language, as AI4Bharat's IndicConformer"
+        raise InputError(f"tokenizer.type must be bpe or agg, which asr reads; {kind}{_languages(config)}. {PACKAGE}.")
     if cure := CLASSES.get(name):
         raise InputError(f"target must be a class that asr reads; got {shown(name)}. {cure}.")

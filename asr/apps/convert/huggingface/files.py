@@ -11,7 +11,7 @@ from torch import Tensor
 from asr.apps.convert.folder import read_folder
 from asr.apps.convert.foreign import Choices, ModelParts, pop_tensors
 from asr.apps.convert.packages import Reader
-from asr.apps.convert.section import Section, mapping
+from asr.apps.convert.section import Section, as_yaml, mapping
 from asr.apps.convert.tensors import load_tensors
 from asr.base.system.learnt import parse_json
 from asr.core.checkpoint.bundle import CARD, replace_folder
@@ -69,7 +69,11 @@ def read_model_folder(folder: Path) -> Folder:
     if CONFIG not in files:
         raise InputError(f"{CONFIG} must exist; it is missing.")
     if weights_form(files) is None:
-        raise InputError(f"the weights must exist: {', '.join(FORMS[:-1])} or {FORMS[-1]}; none does.")
+        kind = as_yaml(mapping(parse_json(files[CONFIG], CONFIG), CONFIG).get("model_type"))
+        cure = (
+            f"{CONFIG} is that of a model of transformers, {kind}: add the file of its weights, or give hf://OWNER/NAME"
+        )
+        raise InputError(f"the weights must exist: {', '.join(FORMS[:-1])} or {FORMS[-1]}; none does. {cure}.")
     config = mapping(parse_json(files[CONFIG], CONFIG), CONFIG)
     processor = mapping(parse_json(files[PROCESSOR], PROCESSOR), PROCESSOR) if PROCESSOR in files else {}
     if EXTRACTOR in processor:

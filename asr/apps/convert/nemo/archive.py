@@ -18,6 +18,7 @@ from asr.base.system.learnt import MAX_BYTES
 from asr.core.hub.nemo_files import SAFETENSORS, TOKENIZER, WEIGHTS, is_wanted
 from asr.errors import InputError, reason_of, shown
 
+ARCHIVES = (".nemo", ".tar", ".gz", ".tgz")
 UNBOUNDED = (WEIGHTS, SAFETENSORS)  # files limited only by the archive's size
 MAX_MEMBERS = 1_000
 MAX_RATIO = 20  # maximum ratio of unpacked bytes to bytes of the archive; weights compress to about half
@@ -45,7 +46,8 @@ def read_files(path: Path) -> dict[str, bytes]:
         raise
     except DAMAGED as error:
         must = f"{path}: must be a .nemo archive, a tar file, plain or gzipped"
-        raise InputError(f"{must}; it is damaged or another kind of file: {reason_of(error)}.") from None
+        cure = "" if path.name.endswith(ARCHIVES) else " Give the archive, or the folder with all files of the model."
+        raise InputError(f"{must}; it is damaged or another kind of file: {reason_of(error)}.{cure}") from None
 
 
 class _Stream:

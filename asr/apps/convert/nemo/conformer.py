@@ -12,7 +12,7 @@ from torch import Tensor
 from asr.apps.convert.account import Counterparts, give
 from asr.apps.convert.conformer import CTC
 from asr.apps.convert.foreign import CTC_HEAD, Choices, ModelParts, Weights, pop_tensors, written_by
-from asr.apps.convert.kinds import check_target
+from asr.apps.convert.kinds import check_target, class_name
 from asr.apps.convert.nemo.config import ctc_head, ctc_sections, features_config, nemo_config, parse, with_used_heads
 from asr.apps.convert.nemo.encoder import encoder_config, ignored, nemo_encoder, scale
 from asr.apps.convert.nemo.language import languages_of, with_language
@@ -41,7 +41,10 @@ def read(files: dict[str, bytes], path: Path, choices: Choices) -> ModelParts:
     check_target(config)
     weights_name = next((name for name in (WEIGHTS, SAFETENSORS) if name in files), None)
     if weights_name is None:
-        raise InputError(f"{WEIGHTS}, or {SAFETENSORS}, must exist; both are missing.")
+        cure = (
+            f"{CONFIG} is that of NeMo's {class_name(config)}: add the file of its weights, or give the .nemo archive"
+        )
+        raise InputError(f"{WEIGHTS}, or {SAFETENSORS}, must exist; both are missing. {cure}.")
     tensors, sha256 = pop_tensors(files, weights_name)
     config, tensors, notes = with_language(config, tensors, files, path, choices.language)
     nemo = with_used_heads(config, tensors)
