@@ -61,8 +61,9 @@ TEXTS = ["ab ba", "a cab"]
 # ---- features computed in batches
 
 
-def made_features(name: str, normalize: str, **settings: Any) -> Features:
-    config = resolved(f"features={name}", f"features/normalize={normalize}")["features"]
+def made_features(name: str, normalize: str | None, **settings: Any) -> Features:
+    chosen = [] if normalize is None else [f"features/normalize={normalize}"]
+    config = resolved(f"features={name}", *chosen)["features"]
     features: Features = component("features", config | settings)()
     if normalize == "global_cmvn":
         features.normalize.fit([torch.randn(50, features.dim) * 3 - 8])
@@ -77,10 +78,14 @@ def sound(num_samples: int) -> Tensor:
     return waveform
 
 
-@pytest.mark.parametrize("normalize", NORMALIZATIONS)
-@pytest.mark.parametrize("name", FEATURES)
+@pytest.mark.parametrize(
+    ("name", "normalize"),
+    [(name, part) for name in FEATURES for part in (NORMALIZATIONS if name != "waveform" else [None])],
+)
 @torch.no_grad()
-def test_batched_features_equal_those_of_each_utterance_alone_whatever_the_padding(name: str, normalize: str) -> None:
+def test_batched_features_equal_those_of_each_utterance_alone_whatever_the_padding(
+    name: str, normalize: str | None
+) -> None:
     """The tolerance is 2e-4: compared with float64, the FFT has an error of 1e-4, the matrix transform half of that."""
     for settings in [{"pad_mode": mode} for mode in PADS] if name == "slaney_fbank" else [{}]:
         features = made_features(name, normalize, **settings)

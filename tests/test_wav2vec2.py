@@ -3,7 +3,9 @@
 import json
 import math
 import shutil
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -30,7 +32,7 @@ from asr.apps.zoo.wav2vec2 import KERNELS, features_config
 from asr.base.text.normalize import basic
 from asr.components.features.batched.front_end import FrontEnd
 from asr.convert import main
-from asr.core.build import build_features
+from asr.core.build import build_features, build_model
 from asr.core.checkpoint.bundle import read_bundle
 from asr.core.checkpoint.load import load_recognizer
 from asr.core.run.initialization import with_parts
@@ -38,7 +40,7 @@ from asr.errors import InputError
 from asr.export import main as export
 from asr.lengths import padding_mask
 from asr.train import train
-from tests.conftest import SHARED, TINY, settings_with, tone_corpus
+from tests.conftest import SHARED, TINY, resolved, settings_with, tone_corpus
 from tests.parakeet import DAMAGES, change, damage, randomized
 from tests.processes import metrics
 from tests.refusals import refused
@@ -194,6 +196,16 @@ def test_a_waveform_that_fills_no_window_has_no_frames() -> None:
     )
     assert features(sound(399)).shape == (0, WINDOW)
     assert features(torch.zeros(800)).abs().max() == 0  # silence, which has no variance
+
+
+def test_a_streaming_encoder_needs_samples_that_are_not_normalised_over_the_recording() -> None:
+    tokenizer: Any = SimpleNamespace(vocab_size=4)
+    for switch in (False, True):
+        section = resolved("features=waveform")["features"] | {"unit_variance": switch}
+        config = resolved("encoder=conformer_streaming_xs") | {"features": section}
+        features = build_features(config)
+        with refused(InputError, "features.normalize ... waveform") if switch else nullcontext():
+            build_model(config, tokenizer, features)
 
 
 @torch.no_grad()

@@ -68,7 +68,7 @@ def build_model(config: Config, tokenizer: Tokenizer, features: Features, labels
     encoder: Encoder = component("encoder", config["encoder"])(features.dim)
     if encoder.streaming is not None and not features.normalize.framewise:
         must = f"features.normalize must not need later frames for encoder={config['encoder']['name']}"
-        given = config["features"]["normalize"]["name"]
+        given = config["features"].get("normalize", config["features"])["name"]
         raise InputError(f"{must}; {given} does. Take features/normalize=global_cmvn.")
     block_dims = {name: block.dim for name, block in encoder.named_blocks()}
     head = component("head", config["head"])(encoder.output_dim, block_dims, tokenizer.vocab_size)

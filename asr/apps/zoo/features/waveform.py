@@ -44,7 +44,8 @@ class Waveform:
         self.samples_ahead = max(self.window, self.hop)
         self.frames_before = 0
         self.unit_variance = unit_variance
-        self.normalize = NoneNormalize()  # samples are normalised before they are framed: the last ones fill no window
+        # Samples are normalised before they are framed: the last ones, which fill no window, count.
+        self.normalize = WholeRecording() if unit_variance else NoneNormalize()
 
     def __call__(self, waveform: Tensor) -> Tensor:
         """Map a waveform (S,) in [-1, 1] to normalised frames (T, F)."""
@@ -66,6 +67,12 @@ class Waveform:
     def num_frames(self, num_samples: Lengths) -> Lengths:
         """Return the number of frames T of `num_samples` samples (an int or a tensor)."""
         return strided_lengths(num_samples, kernel_size=self.window, stride=self.hop, padding=0)
+
+
+class WholeRecording(NoneNormalize):
+    """Leave frames unchanged whose samples were normalised over the recording, so that no stream can compute them."""
+
+    framewise = False
 
 
 class BatchedWaveform(nn.Module):
