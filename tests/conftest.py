@@ -57,6 +57,15 @@ TINY = [
     "trainer.log_every_n_steps=1",
 ]
 
+STACKS = {  # sizes of a small encoder of several stacks
+    "dims": [16, 16, 16],
+    "layers": [1, 2, 1],
+    "strides": [1, 4, 2],
+    "heads": [2, 2, 2],
+    "feed_forward_dims": [32, 32, 32],
+    "kernel_sizes": [3, 3, 3],
+}
+
 # Without the folder asr/apps, `make test-core` still runs.
 has_apps = (ROOT / "asr" / "apps").is_dir()
 collect_ignore = [] if has_apps else [str(path) for path in ROOT.glob("tests/test_*.py") if "apps" in floors(path)]

@@ -6,7 +6,7 @@ from torch import Tensor, nn
 from torch.export import Dim, export
 
 from asr.core.build import component
-from tests.conftest import OTHER_PARTS, SMALLEST_ENCODERS, overridden, resolved
+from tests.conftest import OTHER_PARTS, SMALLEST_ENCODERS, STACKS, overridden, resolved
 
 # One encoder of each class, and one with each part. Other sizes are not tested, because they give similar programs.
 PARTS = {(part.group, part.name): part for part in reversed(OTHER_PARTS)}
@@ -18,11 +18,12 @@ CASES = [
     *(pytest.param(part.overrides, marks=pytest.mark.slow) for part in PARTS.values()),
 ]
 SMALL = {  # the size of a layer does not change the program
+    **STACKS,
     "num_layers": 2,
     "dim": 32,
     "block": {"num_heads": 2, "feed_forward_factor": 2},
     "segment": 32,
-    "subsampling": {"num_channels": 8},
+    "subsampling": {"num_channels": 8, "channels": [4, 4, 8]},
 }
 NUM_MEL_BINS = 80
 SHAPES = [(1, 100), (3, 777), (5, 1501)]

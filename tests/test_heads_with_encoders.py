@@ -19,7 +19,7 @@ from asr.core.build import build_features, build_model, build_tokenizer, compone
 from asr.core.data.batch import Example, collate
 from asr.core.data.manifest import Utterance
 from asr.errors import InputError
-from tests.conftest import CONF, ENCODERS, SMALLEST_ENCODERS, overridden, resolved, tone_corpus
+from tests.conftest import CONF, ENCODERS, SMALLEST_ENCODERS, STACKS, overridden, resolved, tone_corpus
 from tests.processes import bundle, die_at_save, finish, metrics, resumptions, start
 from tests.refusals import refused
 
@@ -38,17 +38,18 @@ def slow_but(fast: list[tuple[str, ...]], *groups: list[str]) -> Any:
 
 
 TINY_ENCODER = {  # each encoder has only some of these keys
+    **STACKS,
     "dim": 32,
     "num_layers": 2,
     "dropout": 0.1,
     "segment": 32,
     "block": {"num_heads": 2, "feed_forward_factor": 2, "dropout": 0.1, "convolution": {"kernel_size": 7}},
-    "subsampling": {"num_channels": 8, "dropout": 0.0},
+    "subsampling": {"num_channels": 8, "channels": [4, 4, 8], "dropout": 0.0},
 }
 RESUMED = [
     *([f"head={head}", *SMALL.get(head, [])] for head in HEADS),
     *(
-        [f"encoder={name}", *([] if "num_layers" in ENCODERS[name] else ["head=ctc"])]  # others cannot be tapped
+        [f"encoder={name}", *([] if {"num_layers", "layers"} & {*ENCODERS[name]} else ["head=ctc"])]  # no blocks to tap
         for name in SMALLEST_ENCODERS
     ),
 ]
@@ -91,7 +92,7 @@ def test_a_killed_and_resumed_run_gives_bit_identical_results(
 @pytest.mark.parametrize(("encoder", "head"), slow_but([("transformer", "transducer")], [*ENCODERS], HEADS))
 def test_every_head_trains_every_weight_of_every_encoder(encoder: str, head: str) -> None:
     # Of two layers, all may be dead.
-    small = {"dim": 16, "num_layers": 4, "subsampling": {"num_channels": 16}, "block": {"num_heads": 2}}
+    small = {"dim": 16, "num_layers": 4, "subsampling": {"num_channels": 16}, "block": {"num_heads": 2}, **STACKS}
     config = resolved(f"encoder={encoder}", f"head={head}")
     config["encoder"] = overridden(config["encoder"], small)
     tokenizer, features = build_tokenizer(config), build_features(config)

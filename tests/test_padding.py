@@ -27,16 +27,23 @@ from asr.base.settings.conf import default_settings
 from asr.core.data.batch import Example, collate
 from asr.core.data.manifest import Utterance
 from asr.core.recognition.model import Model
-from tests.conftest import ENCODERS, OTHER_PARTS, SMALLEST_ENCODERS, overridden, resolved
+from tests.conftest import ENCODERS, OTHER_PARTS, SMALLEST_ENCODERS, STACKS, overridden, resolved
 
 # The width is that of conf/, for realistic rounding errors.
 SHALLOW: dict[str, Any] = {
     "num_layers": 2,
+    "layers": [1] * 6,
     "dropout": 0.0,
     "block": {"dropout": 0.0},
 }
-NARROW = {**SHALLOW, "dim": 16, "block": {"dropout": 0.0, "num_heads": 4, "feed_forward_factor": 2}}  # for gradients
-FEW_CHANNELS = {"num_channels": 4, "dropout": 0.0}
+NARROW = {  # for gradients
+    **SHALLOW,
+    **STACKS,
+    "dim": 16,
+    "dims": [12, 24, 16],
+    "block": {"dropout": 0.0, "num_heads": 4, "feed_forward_factor": 2},
+}
+FEW_CHANNELS = {"num_channels": 4, "channels": [4, 4, 4], "dropout": 0.0}
 NEAR = {"context": 3, "left": 3, "right": 2}  # frames; most utterances are several times as long
 SEGMENTS = {"segment": 4, "training_memory": 3, "memory": 5}
 CHUNKS = {"chunk_frames": 3, "left_frames": 4, "right_frames": 2}

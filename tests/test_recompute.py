@@ -19,7 +19,7 @@ from asr.core.build import component
 from asr.core.training.gradient_checkpointing import recompute_blocks
 from asr.errors import InputError
 from asr.interfaces import Block
-from tests.conftest import overridden, resolved
+from tests.conftest import STACKS, overridden, resolved
 from tests.listener import Ear
 from tests.refusals import refused
 
@@ -38,7 +38,8 @@ CASES = pytest.mark.parametrize(
 SMALL = {
     "dim": 16,
     "num_layers": 3,
-    "subsampling": {"num_channels": 4},
+    "subsampling": {"num_channels": 4, "channels": [4, 4, 8]},
+    **STACKS,
     "block": {"num_heads": 4, "feed_forward_factor": 2},
 }
 BATCH_NORM = ("encoder=conformer_s", "encoder/block/norm=masked_batch_norm")

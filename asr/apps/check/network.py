@@ -11,6 +11,14 @@ from asr.core.recognition.model import Model
 
 NUM_MEL_BINS, SAMPLE_RATE = 20, 16_000  # Hz
 LETTERS = "abcdef"  # each is a token: 1 to 6
+STACKS = {  # sizes of an encoder of several stacks
+    "dims": [16, 16, 16],
+    "layers": [1, 2, 1],
+    "strides": [1, 4, 2],
+    "heads": [2, 2, 2],
+    "feed_forward_dims": [32, 32, 32],
+    "kernel_sizes": [3, 3, 3],
+}
 SMALL = {  # sizes of asr's own encoders and heads, each of which has only some of these keys
     "dim": 16,
     "num_layers": 4,  # with fewer, all values of a subsampling with ReLU may be zero
@@ -18,7 +26,8 @@ SMALL = {  # sizes of asr's own encoders and heads, each of which has only some 
     "feed_forward_factor": 2,
     "dropout": 0.0,
     "block": {"num_heads": 2, "feed_forward_factor": 2, "dropout": 0.0, "convolution": {"kernel_size": 3}},
-    "subsampling": {"num_channels": 16, "dropout": 0.0},
+    "subsampling": {"num_channels": 16, "channels": [4, 8, 8], "dropout": 0.0},
+    **STACKS,
 }
 
 

@@ -140,6 +140,22 @@ def _weighted(query: Tensor, key: Tensor, value: Tensor, bias: Tensor, dropout: 
     return dropout((bias + query @ key.transpose(-1, -2)).softmax(dim=-1)) @ value
 
 
+def scores_by_key(scores: Tensor) -> Tensor:
+    """Convert scores by distance to scores by key, for Q queries that are also the keys.
+
+    Args:
+        scores: (B, H, Q, 2Q - 1), by descending distance.
+
+    Returns:
+        (B, H, Q, Q): scores of each query and key.
+    """
+    if not wants_plain():
+        return relative_shift(scores)
+    frame = torch.arange(scores.shape[2], device=scores.device)
+    column = frame + frame.flip(0)[:, None]
+    return scores.gather(3, column.expand(*scores.shape[:2], -1, -1))
+
+
 def relative_shift(scores: Tensor) -> Tensor:
     """Convert scores by distance to scores by key, for Q consecutive queries.
 
