@@ -24,14 +24,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = CommandParser(
         prog="python -m asr.convert",
         description="Convert a model with CTC, RNNT or TDT to a bundle: a Conformer or Fast Conformer of NVIDIA NeMo, "
-        "a Parakeet, w2v-BERT 2.0, granite TurboCTC or LASR of transformers, or a model that a package of --plugin "
-        "reads. With --to nemo, convert a bundle to NeMo; with --to huggingface, to transformers, if its encoder is "
-        "a Fast Conformer, one of the others above, or one that a package of --plugin writes.",
+        "a Parakeet, w2v-BERT 2.0, granite TurboCTC or LASR of transformers, a Zipformer of icefall with CTC, or a "
+        "model that a package of --plugin reads. With --to nemo, convert a bundle to NeMo; with --to huggingface, to "
+        "transformers, if its encoder is a Fast Conformer, one of the others above, or one that a package of --plugin "
+        "writes; with --to icefall, a Zipformer to icefall.",
     )
     parser.add_plugins()
     model = (
-        "a .nemo archive, a folder of its files or of transformers' files, what a package of --plugin reads, or "
-        "hf://OWNER/NAME[@REVISION]; with --to: a bundle"
+        "a .nemo archive, a folder of its files or of transformers' files, a checkpoint of icefall or its folder, "
+        "what a package of --plugin reads, or hf://OWNER/NAME[@REVISION]; with --to: a bundle"
     )
     parser.add_argument("model", metavar="MODEL", help=model)
     output = "folder or archive to write; an older one is replaced"

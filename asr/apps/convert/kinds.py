@@ -19,6 +19,7 @@ OTHER_PARTS = f"It reads waveforms as wav2vec 2.0 does, but its encoder has part
 ORIGINAL = "Give the model from which it was made: NeMo's archive, or the folder of transformers"
 EXPORTED = "An exported program has no weights to train; give the model from which it was exported"
 PACKAGE = f"{GUIDE}; another model needs a package that reads it: --plugin PACKAGE"
+ICEFALL = "an exported model of icefall"
 # Values of model_type in transformers.
 MODEL_TYPES = {
     **dict.fromkeys(("whisper", "moonshine", "speech_to_text", "cohere_asr", "seamless_m4t_v2"), ATTENTION),
@@ -61,9 +62,9 @@ FILES: tuple[tuple[UnreadModel, tuple[str, ...]], ...] = (
     (UnreadModel("a model of ESPnet", PACKAGE), ("exp/*/config.yaml",)),
     (UnreadModel("a model of ESPnet", PACKAGE), ("config.yaml", "*.pth")),
     *(
-        (UnreadModel("a model of icefall", PACKAGE), (f"{folder}{name}",))
+        (UnreadModel(ICEFALL, EXPORTED), (f"{folder}{name}",))
         for folder in ("", "exp/")
-        for name in ("pretrained*.pt", "epoch-*.pt", "jit_script*.pt", "cpu_jit*.pt")
+        for name in ("jit_script*.pt", "cpu_jit*.pt")
     ),
     (UnreadModel("a model of Kaldi or Vosk", PACKAGE), ("final.mdl",)),
     (UnreadModel("a model of Kaldi or Vosk", PACKAGE), ("am/final.mdl",)),

@@ -3,6 +3,7 @@
 import io
 import zipfile
 from collections.abc import Iterator, Mapping
+from pathlib import PosixPath
 from typing import Any
 
 import torch
@@ -18,22 +19,30 @@ COUNTER = ".num_batches_tracked"  # counter of a batch norm; needed only if the 
 ZIP = b"PK"
 
 
-def load_tensors(content: bytes, name: str) -> dict[str, Tensor]:
+def load_tensors(content: bytes, name: str, entry: str | None = None) -> dict[str, Tensor]:
     """Read tensors by name from an untrusted file, without running code; the size of the file bounds the memory.
 
     Args:
         content: content of the file, which has the format of safetensors or of `torch.save`.
         name: name of the file, for errors.
+        entry: entry of a checkpoint of `torch.save` that holds the tensors; other entries may hold numbers, texts and
+            paths. None: the file holds only the tensors.
     """
     if not content.startswith(ZIP):
         return _load_safetensors(content, name)
     _check_zip(content, name)
+    paths: list[Any] = [] if entry is None else [PosixPath]  # of the training, among its settings
     try:
-        state = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
+        with torch.serialization.safe_globals(paths):
+            state = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
     except Exception as error:  # torch raises errors of almost any class for a damaged file
         raise InputError(
             f"{name} must hold only tensors, and nothing that could run code; {why_not_loaded(error)}."
         ) from None
+    if entry is not None:
+        if not isinstance(state, Mapping) or entry not in state:
+            raise InputError(f"{name} must be a checkpoint with the entry {entry!r}; it has none.")
+        state = state[entry]
     tensors = dict(_tensors(state, name))
     size = sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
     if size > 2 * len(content):  # a small file can have large tensors if they share their elements

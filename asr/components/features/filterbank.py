@@ -50,11 +50,10 @@ class LogMel:
         self.normalize = normalize()
         self.window = int(sample_rate * frame_length_seconds + 1e-6)  # samples, rounded down
         self.hop = int(sample_rate * frame_shift_seconds + 1e-6)
-        is_centred = self.pad is not None
-        self.before = (self.window + 1) // 2 if is_centred else 0  # samples before the first multiple of the hop
+        self.before = self.samples_before()
         self.samples_ahead = max(self.window - self.before, self.hop)
         self.frames_before = 0
-        if is_centred:
+        if self.pad is not None:
             self.samples_ahead = max(self.samples_ahead, self.before + 1)  # for mirroring at the start
             self.frames_before = self.before // self.hop + 1  # covers before + 1 samples: one more for pre-emphasis
         self.fft_points = 1 << (self.window - 1).bit_length()  # the next power of 2
@@ -88,6 +87,10 @@ class LogMel:
         if self.pad is not None:
             return num_samples // self.hop
         return strided_lengths(num_samples, kernel_size=self.window, stride=self.hop, padding=0)
+
+    def samples_before(self) -> int:
+        """Return the number of samples of a frame before its multiple of the hop: a half, or 0 without padding."""
+        return (self.window + 1) // 2 if self.pad is not None else 0
 
     def make_taper(self, num_samples: int) -> Tensor:
         """Return the window function, (num_samples,): here a symmetric Hann window."""
@@ -184,7 +187,16 @@ def _reflected(waveform: Tensor, before: int, after: int) -> Tensor:
     return torch.cat([left, waveform, right])
 
 
+def _mirrored(waveform: Tensor, before: int, after: int) -> Tensor:
+    """Mirror (S,) before its first and after its last sample, repeatedly if it is short."""
+    length = len(waveform)
+    ends = [torch.arange(-before, 0) % (2 * length), torch.arange(length, length + after) % (2 * length)]
+    left, right = (waveform[torch.minimum(end, 2 * length - 1 - end)] for end in ends)
+    return torch.cat([left, waveform, right])
+
+
 PADS: dict[str, Callable[[Tensor, int, int], Tensor]] = {
     "zeros": lambda waveform, before, after: F.pad(waveform, (before, after)),
     "reflect": _reflected,
+    "mirror": _mirrored,
 }

@@ -49,4 +49,15 @@ def _reflected(waveforms: Tensor, sample_counts: Tensor, before: int) -> Tensor:
     return F.pad(waveforms, (0, 1)).gather(1, torch.minimum(inside, period - inside))
 
 
-PADS: dict[str, Callable[[Tensor, Tensor, int], Tensor]] = {"zeros": _zeros, "reflect": _reflected}
+def _mirrored(waveforms: Tensor, sample_counts: Tensor, before: int) -> Tensor:
+    """Mirror each waveform before its first and after its last sample, repeatedly if it is short."""
+    index = torch.arange(-before, waveforms.shape[1] + 2 * before, device=waveforms.device)
+    inside = index % (2 * sample_counts).clamp(min=1)[:, None]
+    return F.pad(waveforms, (0, 1)).gather(1, torch.minimum(inside, (2 * sample_counts[:, None] - 1 - inside).abs()))
+
+
+PADS: dict[str, Callable[[Tensor, Tensor, int], Tensor]] = {
+    "zeros": _zeros,
+    "reflect": _reflected,
+    "mirror": _mirrored,
+}

@@ -1,0 +1,281 @@
+"""icefall's Zipformers with CTC: read, written back with equal tensors, and refused by their kind."""
+
+import io
+from collections.abc import Callable
+from pathlib import Path, PosixPath
+from typing import Any
+
+import pytest
+import sentencepiece
+import torch
+from torch import Tensor
+
+from asr.apps.zoo import icefall
+from asr.base.settings.conf import default_settings
+from asr.convert import main
+from asr.core.build import build_features
+from asr.core.checkpoint.load import load_recognizer
+from asr.core.recognition.feature_stream import Remainder, stream_features
+from asr.errors import InputError
+from tests.conftest import STACKS
+from tests.refusals import refused
+from tests.test_parakeet import sound
+from tests.tones import sentences
+
+SAMPLE_RATE, NUM_MEL_BINS = 16_000, 80
+SIZES = {**STACKS, "dims": [16, 24, 20], "heads": [4, 8, 4]}
+CHANNELS, QUERY_DIM, VALUE_DIM, POSITION_DIM = [2, 3, 4], 6, 5, 8
+
+
+def subwords() -> bytes:
+    """Train a SentencePiece model as icefall's recipes do."""
+    model = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(text.upper() for text in sentences(60, seed=1)),
+        model_writer=model,
+        vocab_size=24,
+        hard_vocab_limit=False,
+        model_type="unigram",
+        character_coverage=1.0,
+        user_defined_symbols=["<blk>", "<sos/eos>"],
+        unk_id=2,
+        bos_id=-1,
+        eos_id=-1,
+        minloglevel=2,
+    )
+    return model.getvalue()
+
+
+def layer(dim: int, heads: int, inner: int, kernel: int) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of the tensors of icefall's layer."""
+    gated = dim * 3 // 4
+    linear = {
+        "self_attn1.in_proj": (heads * VALUE_DIM, dim),
+        "self_attn1.out_proj": (dim, heads * VALUE_DIM),
+        "self_attn2.in_proj": (heads * VALUE_DIM, dim),
+        "self_attn2.out_proj": (dim, heads * VALUE_DIM),
+        "feed_forward1.in_proj": (inner * 3 // 4, dim),
+        "feed_forward1.out_proj": (dim, inner * 3 // 4),
+        "feed_forward2.in_proj": (inner, dim),
+        "feed_forward2.out_proj": (dim, inner),
+        "feed_forward3.in_proj": (inner * 5 // 4, dim),
+        "feed_forward3.out_proj": (dim, inner * 5 // 4),
+        "nonlin_attention.in_proj": (3 * gated, dim),
+        "nonlin_attention.out_proj": (dim, gated),
+        "conv_module1.in_proj": (2 * dim, dim),
+        "conv_module1.depthwise_conv": (dim, 1, kernel),
+        "conv_module1.out_proj": (dim, dim),
+        "conv_module2.in_proj": (2 * dim, dim),
+        "conv_module2.depthwise_conv": (dim, 1, kernel),
+        "conv_module2.out_proj": (dim, dim),
+        "self_attn_weights.in_proj": (heads * (2 * QUERY_DIM + 4), dim),
+    }
+    shapes: dict[str, tuple[int, ...]] = {f"{name}.weight": shape for name, shape in linear.items()}
+    shapes |= {f"{name}.bias": shape[:1] for name, shape in linear.items()}
+    shapes["self_attn_weights.linear_pos.weight"] = (heads * 4, POSITION_DIM)
+    shapes |= {f"{name}bypass_scale": (dim,) for name in ("", "bypass.", "bypass_mid.")}
+    return shapes | {"norm.log_scale": (), "norm.bias": (dim,)}
+
+
+def checkpoint(vocab_size: int) -> dict[str, Tensor]:
+    """Make icefall's tensors of a Zipformer with CTC, with random values."""
+    first, second, third = CHANNELS
+    convolutions = {"conv.0": (first, 1, 3, 3), "conv.4": (second, first, 3, 3), "conv.7": (third, second, 3, 3)}
+    convolutions["convnext.depthwise_conv"] = (third, 1, 7, 7)
+    convolutions["convnext.pointwise_conv1"] = (3 * third, third, 1, 1)
+    convolutions["convnext.pointwise_conv2"] = (third, 3 * third, 1, 1)
+    shapes: dict[str, tuple[int, ...]] = {}
+    for name, shape in convolutions.items():
+        shapes |= {f"encoder_embed.{name}.weight": shape, f"encoder_embed.{name}.bias": shape[:1]}
+    dim = SIZES["dims"][0]
+    shapes |= {"encoder_embed.out.weight": (dim, third * 19), "encoder_embed.out.bias": (dim,)}
+    shapes |= {"encoder_embed.out_norm.log_scale": (), "encoder_embed.out_norm.bias": (dim,)}
+    lists = (SIZES[key] for key in ("layers", "strides", "dims", "heads", "feed_forward_dims", "kernel_sizes"))
+    for stack, (layers, stride, *sizes) in enumerate(zip(*lists, strict=True)):
+        begin = f"encoder.encoders.{stack}."
+        if stride > 1:
+            shapes |= {f"{begin}downsample.bias": (stride,), f"{begin}out_combiner.bypass_scale": (sizes[0],)}
+        inner = f"{begin}encoder.layers" if stride > 1 else f"{begin}layers"
+        for number in range(layers):
+            shapes |= {f"{inner}.{number}.{name}": shape for name, shape in layer(*sizes).items()}
+    shapes["encoder.downsample_output.bias"] = (2,)
+    shapes |= {"ctc_output.1.weight": (vocab_size, max(SIZES["dims"])), "ctc_output.1.bias": (vocab_size,)}
+    generator = torch.Generator().manual_seed(0)
+    tensors = {}
+    for name, shape in shapes.items():
+        noise = torch.randn(shape, generator=generator)
+        tensors[name] = noise / noise[0].numel() ** 0.5 if len(shape) > 1 else 0.3 * noise
+        if ".layers." in name and name.split(".")[-2].isdigit():  # the parameter that icefall does not use
+            tensors[name] = torch.full(shape, 0.5)
+    tensors["ctc_output.1.weight"] *= 5.0  # so that frames have different tokens
+    tensors["ctc_output.1.bias"][:3] -= 100.0  # and rarely those that spell nothing
+    return tensors
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder of icefall with a checkpoint and its SentencePiece model."""
+    made = tmp_path / "theirs"
+    made.mkdir()
+    (made / "bpe.model").write_bytes(subwords())
+    torch.save({"model": checkpoint(vocabulary().vocab_size())}, made / "pretrained.pt")
+    return made
+
+
+def vocabulary() -> Any:
+    processor = sentencepiece.SentencePieceProcessor()
+    processor.load_from_serialized_proto(subwords())
+    return processor
+
+
+def read(folder: Path, name: str = "ours") -> Path:
+    out = folder.parent / name
+    assert main([str(folder), "-o", str(out)]) == 0
+    return out
+
+
+def test_sizes_follow_from_the_shapes_of_the_tensors(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    recognizer = load_recognizer(read(folder))
+    encoder: Any = recognizer.model.encoder
+    assert [(block.dim, block.stride) for _, block in encoder.named_blocks()] == [(16, 2), (24, 8), (24, 8), (20, 4)]
+    config = icefall.encoder_config(checkpoint(24))
+    assert {key: config[key] for key in SIZES} == SIZES
+    block = config["block"]
+    assert (block["query_head_dim"], block["value_head_dim"]) == (QUERY_DIM, VALUE_DIM)
+    assert (block["position_head_dim"], block["position_dim"]) == (4, POSITION_DIM)
+    assert config["subsampling"]["channels"] == CHANNELS
+
+
+def test_the_head_writes_the_pieces_of_icefalls_tokens(folder: Path) -> None:
+    """icefall's blank, boundary and unknown piece are 0, 1 and 2; asr's blank and unknown piece are 0 and 1."""
+    model: Any = load_recognizer(read(folder)).model
+    processor = vocabulary()
+    theirs = torch.load(folder / "pretrained.pt", weights_only=True)["model"]["ctc_output.1.bias"]
+    names = [*model.tokenizer.piece_scores]  # in SentencePiece's notation
+    assert names[:3] == ["<blank>", "<unk>", "<sos/eos>"]
+    assert model.head.linear.bias[0] == theirs[0]
+    for number in range(1, processor.vocab_size()):
+        token = names.index(processor.id_to_piece(number))
+        assert model.head.linear.bias[token] == theirs[number]
+    text = sentences(1, seed=7)[0].upper()
+    pieces = [processor.id_to_piece(number) for number in processor.encode(text)]
+    assert [names[token] for token in model.tokenizer.encode(text)] == pieces
+    assert model.tokenizer.decode([names.index("<sos/eos>")]) == ""
+
+
+def test_tensors_written_back_equal_those_read_to_the_bit(folder: Path) -> None:
+    back = folder.parent / "back"
+    assert main([str(read(folder)), "--to", "icefall", "-o", str(back)]) == 0
+    theirs = torch.load(folder / "pretrained.pt", weights_only=True)["model"]
+    again = torch.load(back / "pretrained.pt", weights_only=True)["model"]
+    assert again.keys() == theirs.keys()
+    assert all(torch.equal(again[name], tensor) for name, tensor in theirs.items())
+    written = sentencepiece.SentencePieceProcessor()
+    written.load_from_serialized_proto((back / "bpe.model").read_bytes())
+    processor = vocabulary()
+    names = [processor.id_to_piece(number) for number in range(processor.vocab_size())]
+    assert [written.id_to_piece(number) for number in range(written.vocab_size())] == names
+    assert written.unk_id() == 2
+    assert (back / "tokens.txt").read_text().splitlines() == [f"{name} {number}" for number, name in enumerate(names)]
+    text = sentences(1, seed=7)[0].upper()
+    assert written.encode(text) == processor.encode(text)
+    first, second = (load_recognizer(read(place, name)) for place, name in ((folder, "first"), (back, "second")))
+    texts = {made.transcribe([sound(1.5)], sample_rate=SAMPLE_RATE)[0].text for made in (first, second)}
+    assert len(texts) == 1
+    assert texts != {""}
+
+
+def test_a_checkpoint_of_a_training_is_read_as_its_model_alone(folder: Path) -> None:
+    """The last epoch of the folder is taken; settings of the training may be paths, and other tensors are not read."""
+    tensors = torch.load(folder / "pretrained.pt", weights_only=True)["model"]
+    (folder / "pretrained.pt").unlink()
+    others = {"optimizer": {"state": {0: torch.ones(3)}}, "exp_dir": PosixPath("zipformer/exp"), "cur_epoch": 3}
+    unneeded = {"simple_am_proj.weight": torch.ones(2, 2), "joiner.output_linear.weight": torch.ones(2, 2)}
+    for epoch, scale in ((9, 1.0), (10, 2.0)):
+        changed = {name: scale * tensor for name, tensor in tensors.items()}
+        torch.save({"model": changed | unneeded, **others}, folder / f"epoch-{epoch}.pt")
+    last, named = load_recognizer(read(folder)), load_recognizer(read(folder / "epoch-9.pt", "ninth"))
+    weights: list[Any] = [made.model.state_dict()["head.linear.bias"] for made in (last, named)]
+    assert torch.equal(weights[0], 2 * weights[1])
+
+
+Change = Callable[[dict[str, Tensor]], dict[str, Tensor]]
+
+
+def renamed(old: str, new: str) -> Change:
+    return lambda tensors: {name.replace(old, new): tensor for name, tensor in tensors.items()}
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        (renamed("self_attn_weights.", "self_attn."), "pruned_transducer_stateless7"),
+        (lambda tensors: {"encoder.encoder.layers.0.norm.bias": torch.ones(2)}, "Conformer"),
+        (lambda tensors: {"encoder.emformer_layers.0.norm.bias": torch.ones(2)}, "ConvEmformer"),
+        (renamed("depthwise_conv.weight", "depthwise_conv.causal_conv.weight"), "causal"),
+        (renamed("ctc_output", "ctc_other"), "ctc_output"),
+        (lambda tensors: tensors | {"other.weight": torch.ones(2)}, "other.weight"),
+    ],
+)
+def test_another_kind_of_model_is_refused_by_name(change: Change, expected: str, folder: Path) -> None:
+    tensors = torch.load(folder / "pretrained.pt", weights_only=True)["model"]
+    torch.save({"model": change(tensors)}, folder / "pretrained.pt")
+    with refused(InputError, expected):
+        read(folder)
+
+
+def test_an_exported_program_and_a_missing_tokenizer_are_refused(folder: Path) -> None:
+    (folder / "bpe.model").rename(folder / "other.model")
+    with refused(InputError, "bpe.model"):
+        read(folder)
+    (folder / "pretrained.pt").rename(folder / "jit_script.pt")
+    with refused(InputError, "MODEL ... icefall"):
+        read(folder)
+
+
+def test_a_tokenizer_of_another_size_is_refused(folder: Path) -> None:
+    torch.save({"model": checkpoint(30)}, folder / "pretrained.pt")
+    with refused(InputError, "bpe.model ... 30"):
+        read(folder)
+
+
+def test_energies_have_one_frame_for_each_shift_of_mirrored_audio() -> None:
+    """A plain loop over frames; Kaldi mirrors the ends including the first and the last sample."""
+    features = build_features({"features": default_settings("features", "mirrored_fbank")})
+    for count in (80, 300, 479, 480, 1999):
+        waveform = 0.1 * torch.randn(count, generator=torch.Generator().manual_seed(count))
+        frames = features.num_frames(count)
+        assert frames == (count + 80) // 160
+        rows = []
+        for frame in range(frames):
+            places = [(160 * frame - 120 + k) % (2 * count) for k in range(400)]
+            samples = torch.stack([waveform[min(place, 2 * count - 1 - place)] for place in places]).double()
+            samples = samples - samples.mean()
+            samples = samples - 0.97 * torch.cat([samples[:1], samples[:-1]])
+            window = (0.5 - 0.5 * (2 * torch.pi * torch.arange(400, dtype=torch.float64) / 399).cos()) ** 0.85
+            power = torch.fft.rfft(samples * window, n=512).abs() ** 2
+            rows.append((power @ features.mel.double()).clamp(min=torch.finfo(torch.float32).eps).log())
+        torch.testing.assert_close(features.energies(waveform).double(), torch.stack(rows), rtol=0, atol=1e-3)
+    edges = features.mel.any(dim=1).nonzero().flatten() * SAMPLE_RATE / 512
+    assert 20 < edges[0] < 60
+    assert 7_500 < edges[-1] < 7_600
+
+
+@torch.no_grad()
+def test_energies_of_a_batch_and_of_a_stream_equal_those_of_an_utterance() -> None:
+    features = build_features({"features": default_settings("features", "mirrored_fbank")})
+    counts = [1999, 8000, 80, 0]
+    waveforms = [0.1 * torch.randn(count, generator=torch.Generator().manual_seed(count)) for count in counts]
+    padded = torch.nn.utils.rnn.pad_sequence(waveforms, batch_first=True)
+    assert features.batched is not None
+    batch = features.batched(padded, torch.tensor(counts))
+    for row, waveform in zip(batch, waveforms, strict=True):
+        energies = features.energies(waveform)
+        torch.testing.assert_close(row[: len(energies)], energies, rtol=0, atol=1e-3)
+    whole = features(waveforms[1])
+    remainder, parts = Remainder(waveforms[1][:0]), []
+    pieces = waveforms[1].split(333)
+    for number, piece in enumerate(pieces):
+        part, remainder = stream_features(features, piece, remainder, at_end=number == len(pieces) - 1)
+        parts.append(part)
+    torch.testing.assert_close(torch.cat(parts), whole, rtol=0, atol=1e-4)
