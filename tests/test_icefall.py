@@ -16,10 +16,13 @@ from asr.convert import main
 from asr.core.build import build_features
 from asr.core.checkpoint.load import load_recognizer
 from asr.core.recognition.feature_stream import Remainder, stream_features
+from asr.core.run.initialization import with_parts
 from asr.errors import InputError
-from tests.conftest import STACKS
+from asr.train import train
+from tests.conftest import STACKS, settings_with, tone_corpus
 from tests.refusals import refused
 from tests.test_parakeet import sound
+from tests.test_train import losses
 from tests.tones import sentences
 
 SAMPLE_RATE, NUM_MEL_BINS = 16_000, 80
@@ -27,11 +30,11 @@ SIZES = {**STACKS, "dims": [16, 24, 20], "heads": [4, 8, 4]}
 CHANNELS, QUERY_DIM, VALUE_DIM, POSITION_DIM = [2, 3, 4], 6, 5, 8
 
 
-def subwords() -> bytes:
+def subwords(cased: Callable[[str], str] = str.upper) -> bytes:
     """Train a SentencePiece model as icefall's recipes do."""
     model = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(text.upper() for text in sentences(60, seed=1)),
+        sentence_iterator=iter([cased(text) for text in sentences(60, seed=1)]),
         model_writer=model,
         vocab_size=24,
         hard_vocab_limit=False,
@@ -279,3 +282,20 @@ def test_energies_of_a_batch_and_of_a_stream_equal_those_of_an_utterance() -> No
         part, remainder = stream_features(features, piece, remainder, at_end=number == len(pieces) - 1)
         parts.append(part)
     torch.testing.assert_close(torch.cat(parts), whole, rtol=0, atol=1e-4)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("chosen", [[], ["adapter=lora"]], ids=["whole", "lora"])
+def test_a_converted_model_is_trained_further(chosen: list[str], folder: Path, tones: Path) -> None:
+    """The tones have lower-case texts, so the model gets pieces in lower case."""
+    (folder / "bpe.model").write_bytes(subwords(str.lower))
+    processor = sentencepiece.SentencePieceProcessor()
+    processor.load_from_serialized_proto(subwords(str.lower))
+    torch.save({"model": checkpoint(processor.vocab_size())}, folder / "pretrained.pt")
+    ours, run_dir = read(folder), folder.parent / "run"
+    settings = ["experiment=finetune", f"init.from={ours}", "trainer.max_steps=50", "trainer.max_epochs=-1"]
+    settings += ["init.frozen=[]", "augment=[]", "optimizer.lr=2e-3", "trainer.log_every_n_steps=1", *chosen]
+    settings += [*tone_corpus(tones), "corpus.test=[]", "data.num_workers=0", f"run_dir={run_dir}"]
+    train(with_parts(settings_with(*settings), settings))
+    all_losses = losses(run_dir)
+    assert sum(all_losses[-5:]) < sum(all_losses[:5])

@@ -83,6 +83,7 @@ NAMES = (
 )
 BLOCK = re.compile(r"^encoder\.stacks\.(\d+)\.blocks\.(\d+)\.")
 POINTWISE = Layout(lambda shape: [(*shape, 1, 1)], lambda x: x[:, :, 0, 0], lambda x: [x[:, :, None, None]])
+SCALAR = Layout(lambda shape: [()], lambda x: x[None], lambda x: [x[0]])
 PARTS: dict[str, tuple[object, ...]] = {  # parts of asr that the model has
     "encoder": ("zipformer",),
     "encoder.block": ("zipformer_block",),
@@ -217,6 +218,8 @@ def counterparts(encoder: Mapping[str, Any], order: Sequence[int], tensors: Mapp
         layout = SAME
         if re.search(r"\.layer\.pointwise\d\.weight", ours):
             layout = POINTWISE
+        elif ours.endswith(".log_scale"):
+            layout = SCALAR
         elif ours.startswith(HEAD):
             layout = reordered(order)
         return Row(ours, (theirs(ours, encoder["strides"]),), layout)

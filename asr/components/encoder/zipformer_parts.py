@@ -46,7 +46,7 @@ class BiasNorm(nn.Module):
     def __init__(self, dim: int) -> None:
         super().__init__()
         self.bias = nn.Parameter(1e-4 * torch.randn(dim))
-        self.log_scale = nn.Parameter(torch.tensor(1.0))
+        self.log_scale = nn.Parameter(torch.ones(1))  # not a scalar, which FSDP cannot shard
 
     def forward(self, x: Tensor) -> Tensor:
         """Normalise (..., D) to (..., D)."""
