@@ -63,6 +63,7 @@ CHOICES = [
 if ZOO in homes():
     CHOICES += [
         ["features/normalize=unit_variance", "encoder/block/attention=shaw_attention"],
+        ["features=mirrored_fbank"],
         ["encoder=medasr_l"],
         ["encoder=wav2vec2_l"],
         ["encoder=turboctc_l", "encoder/subsampling=strided_conv", "encoder.subsampling.num_channels=4"],
