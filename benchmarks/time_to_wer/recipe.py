@@ -11,7 +11,7 @@ PUBLISHED = {  # what the recipes of the table `recommended` are meant for
     TRANSFORMERS: "examples/pytorch/speech-recognition, single GPU CTC: fine-tuning of a pre-trained model",
 }
 RATES, BATCH_SECONDS = ("1e-3", "3e-3"), (10, 20, 40, 80)  # the trials of the table `tuned`
-OPTIMIZERS = {"adamw": ("1.5e-3", "3e-3", "6e-3"), "muon": ("3e-3", "6e-3", "1.2e-2")}  # and the rates of their trials
+OPTIMIZERS = dict.fromkeys(("adamw", "muon"), ("1.5e-3", "3e-3", "6e-3"))  # and the rates of their trials
 OPTIMIZER_BATCH_SECONDS = (20, 40)
 
 
