@@ -107,7 +107,7 @@ def _choose(run_dir: Path, best: int | None, last: int | None) -> list[Path]:
         must = f"{run_dir}: a run folder must have validated checkpoints, {CHECKPOINTS}/step=…-….ckpt"
         raise InputError(f"{must}; it has none. Give the paths of checkpoints.")
     if last is not None:
-        return [checkpoint.path for checkpoint in select("average_last", validated, last)]
+        return [checkpoint.path for checkpoint in validated[-last:]]
     return [checkpoint.path for checkpoint in select("average_best", validated, best or NUM_BEST)]
 
 

@@ -210,6 +210,7 @@ def test_checkpoints_are_selected_by_their_names(tmp_path: Path) -> None:
     assert steps("average_best", 3) == [20, 30], "checkpoints much worse than the best are not averaged"
     assert steps("average_best", 1) == steps("best", 3) == [20]
     assert steps("average_last", 2) == [30, 40]
+    assert steps("average_last", 4) == [20, 30, 40], "checkpoints much worse than the last are not averaged"
     assert steps("last", 3) == [42]
     # The newest two are kept for resuming; the bundle uses the best two, or the last two validated ones.
     assert [checkpoint.step for checkpoint in superfluous("best", checkpoints, 2)] == [5, 10, 25, 40]

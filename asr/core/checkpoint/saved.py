@@ -15,6 +15,9 @@ DAMAGED = ".damaged"  # suffix that is added to the names of damaged checkpoints
 NEWEST = 2  # number of newest checkpoints from which a run can resume; the second is used if the first is damaged
 SELECTIONS = ("best", "last", "average_best", "average_last")  # ways to select the checkpoints of a bundle
 SIMILAR = 4.0  # checkpoints whose score is more than this multiple of the best score are not averaged
+# Nor, with average_last, are those whose score is more than this multiple of the last one's, because in a short run the
+# weights still change much in the last epoch: docs/guide/train.md has measurements.
+SIMILAR_TO_LAST = 2.0
 
 logger = logging.getLogger(__name__)
 
@@ -116,7 +119,8 @@ def select(selection: str, checkpoints: Sequence[SavedCheckpoint], keep: int) ->
     if selection == "last" or not validated:
         return [checkpoints[-1]]
     if selection == "average_last":
-        return validated[-keep:]
+        last = validated[-1]
+        return [each for each in validated[-keep:] if each is last or _score(each) <= SIMILAR_TO_LAST * _score(last)]
     best = by_score(validated)[:keep]
     if selection == "best":
         return best[:1]
