@@ -32,7 +32,6 @@ from asr.base.onnx.session import run_net, session
 from asr.base.settings.conf import names
 from asr.base.text.normalize import get_normalizer
 from asr.components.features.batched.front_end import FrontEnd
-from asr.components.features.filterbank import PADS
 from asr.convert import main as convert
 from asr.core.build import component
 from asr.core.checkpoint.bundle import read_bundle, replace_bundle
@@ -87,7 +86,7 @@ def test_batched_features_equal_those_of_each_utterance_alone_whatever_the_paddi
     name: str, normalize: str | None
 ) -> None:
     """The tolerance is 2e-4: compared with float64, the FFT has an error of 1e-4, the matrix transform half of that."""
-    for settings in [{"pad_mode": mode} for mode in PADS] if name == "slaney_fbank" else [{}]:
+    for settings in [{"pad_mode": mode} for mode in ("zeros", "reflect")] if name == "slaney_fbank" else [{}]:
         features = made_features(name, normalize, **settings)
         waveforms = [sound(length) for length in (16000, 1, 159, 160, 401, 0, 5, 24001)]
         batch = torch.full((len(waveforms), 25_001), float("nan"))
