@@ -7,7 +7,7 @@ import torch
 
 
 class ServingThread(ABC):
-    """A thread that takes turns until it is stopped. Other threads change what it has to do within `_changed`.
+    """A thread that takes turns until it is stopped. Other threads add work while they hold `_changed`.
 
     Args:
         name: name of the thread.
@@ -36,11 +36,11 @@ class ServingThread(ABC):
 
     @abstractmethod
     def stop(self) -> None:
-        """Stop the thread, and end what waits for it with StoppedError."""
+        """Stop the thread; its unfinished work ends with StoppedError."""
 
     @abstractmethod
     def _turn(self) -> bool:
-        """Wait for work and do it; return whether the thread goes on. Runs in the thread."""
+        """Wait for work and do it; return False when stopped. Runs in the thread."""
 
     def _run(self) -> None:
         torch.set_num_threads(self._num_threads)
