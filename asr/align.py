@@ -11,26 +11,8 @@ from typing import TYPE_CHECKING
 from asr.base.system.files import check_output, message_stream
 from asr.base.text.numbers import counted, finite
 from asr.base.text.printable import printable
-from asr.core.cli.command import (
-    add_language,
-    audio_progress,
-    check_prompt,
-    complain,
-    inference,
-    load_model,
-    model_parser,
-    run_command,
-)
-from asr.core.cli.output import (
-    NamedRecording,
-    Outcomes,
-    add_output,
-    arrange,
-    check_formats,
-    in_order,
-    plain_name,
-    write,
-)
+from asr.core.cli.command import audio_progress, complain, inference, load_model, model_parser, run_command
+from asr.core.cli.output import Outcomes, add_output, arrange, check_formats, in_order, named, write
 from asr.errors import InputError
 
 if TYPE_CHECKING:
@@ -50,6 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "align",
         "Compute the times of the words in reference texts, and find wrong texts. The score of a text is the score of "
         "its worst word: 0 if the model recognises the text itself, and lower the worse the word fits the audio.",
+        language=True,
     )
     parser.add_argument("manifest", metavar="MANIFEST", help="JSONL, one utterance per line")
     parser.add_argument(
@@ -58,7 +41,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         metavar="N",
         help="list the N texts with the lowest scores on stderr (default 10; 0 with --segments)",
     )
-    add_language(parser)
     add_output(parser, default="jsonl")
     _add_segments(parser)
     options = parser.parse_args(arguments)
@@ -71,14 +53,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     from asr.core.data.index_cache import listed_utterances
 
     inference_options = inference(options)
-    recognizer = load_model(options)
-    check_prompt(recognizer, options.language)
+    recognizer = load_model(options, options.language)
     utterances, errors = listed_utterances(options.manifest, recognizer.model.labels.names)
     for error in errors:
         complain(str(error))
-    recordings = arrange(
-        [NamedRecording(line.id, line, Path(plain_name(line.id))) for line in utterances], options, [options.manifest]
-    )
+    recordings = arrange(named(utterances), options, [options.manifest])
     scores: list[tuple[float, str, str]] = []
     segments: dict[str, list[AlignedSegment]] = {}
 

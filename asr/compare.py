@@ -7,13 +7,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from asr.apps.report.options import add_report, audio_budget
 from asr.base.system.files import check_output, is_stream, message_stream, write_output
 from asr.base.text.numbers import counted, interval, points, probability, rate
 from asr.base.text.printable import listed, printable
+from asr.base.text.table import lay_out, short_name
 from asr.core.cli.command import audio_progress, run_command
 from asr.core.cli.parser import CommandParser
-from asr.core.cli.report_options import add_report, audio_budget
-from asr.core.cli.table import lay_out, short_name
 from asr.errors import InputError
 
 if TYPE_CHECKING:

@@ -15,26 +15,16 @@ from asr.base.text.normalize import NORMALIZERS, get_normalizer
 from asr.base.text.numbers import counted, interval, number, rate
 from asr.base.text.printable import printable
 from asr.base.text.scripts import NO_WORDS
-from asr.core.cli.command import (
-    add_language,
-    audio_progress,
-    check_prompt,
-    complain,
-    inference,
-    load_model,
-    model_parser,
-    run_command,
-)
-from asr.core.cli.conditions import add_conditions, check_conditions, conditions, conditions_table, evaluate_harder
+from asr.base.text.table import WIDTH, lay_out, short_name
+from asr.core.cli.apps import has_app
+from asr.core.cli.command import audio_progress, complain, inference, load_model, model_parser, run_command
 from asr.core.cli.output import new_output_dir
-from asr.core.cli.report_options import add_report, audio_budget
-from asr.core.cli.table import WIDTH, lay_out, short_name
 from asr.core.decoder_choice import add_decoding
 from asr.errors import InputError
 
 if TYPE_CHECKING:
+    from asr.apps.report.robustness import Condition, Harder
     from asr.core.data.manifest import Utterance
-    from asr.core.evaluation.conditions import Harder
     from asr.core.evaluation.result import Evaluation
     from asr.core.recognition.inference import Inference
     from asr.core.recognition.recognizer import Recognizer
@@ -53,7 +43,7 @@ UNSPACED_TITLES = (
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Evaluate; the status is 1 if utterances are unreadable, but all other utterances are scored."""
-    parser = model_parser("evaluate", "Report the word error rate of a model on manifests.")
+    parser = model_parser("evaluate", "Report the word error rate of a model on manifests.", language=True)
     parser.add_argument(
         "manifests", metavar="MANIFEST", nargs="+", help="manifest (JSON lines) or index (.arrow): file or URL"
     )
@@ -63,13 +53,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--normalizer", metavar="NAME", help=f"normaliser for scoring: {', '.join(NORMALIZERS)} (default: the model's)"
     )
-    add_report(parser)
-    add_conditions(parser)
-    add_language(parser)
+    parser.set_defaults(report=None, noise_seed=None)
+    if has_app("report"):
+        from asr.apps.report.options import add_report, audio_budget
+        from asr.apps.report.robustness_options import add_conditions, check_conditions
+
+        add_report(parser)
+        add_conditions(parser)
     add_decoding(parser)
     options = parser.parse_args(arguments)
-    budget = audio_budget(options, options.manifests)
-    check_conditions(options)
+    budget = 0.0
+    if has_app("report"):
+        budget = audio_budget(options, options.manifests)
+        check_conditions(options)
     normalize = None if options.normalizer is None else get_normalizer(options.normalizer)
     inference_options = inference(options)
     from asr.core.data.index import manifest_name
@@ -82,13 +78,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     paths = dict(zip(names, options.manifests, strict=True))
     manifests = _read(paths)  # faults are reported before the model is loaded
     with new_output_dir(options.output_dir):
-        recognizer = load_model(options)
-        check_prompt(recognizer, options.language)
+        recognizer = load_model(options, options.language)
         if labels := recognizer.label_names:
             manifests = _read(paths, labels)
         from asr.core.evaluation.result import evaluate, together
 
-        ways = conditions(options, recognizer.model.features.sample_rate)
+        ways: list[Condition] = []
+        if has_app("report"):
+            from asr.apps.report.robustness_options import conditions, conditions_table, evaluate_harder
+
+            ways = conditions(options, recognizer.model.features.sample_rate)
         evaluations: dict[str, Evaluation] = {}
         harder: dict[str, list[Harder]] = {}
         summaries: list[tuple[str, dict[str, Any]]] = []
@@ -98,7 +97,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             with audio_progress(name, utterances) as on_progress:
                 evaluations[name] = evaluate(recognizer, name, utterances, inference_options, on_progress, normalize)
             seed = options.noise_seed or 0
-            harder[name] = evaluate_harder(ways, seed, recognizer, name, utterances, inference_options, normalize)
+            if ways:
+                harder[name] = evaluate_harder(ways, seed, recognizer, name, utterances, inference_options, normalize)
             row = summary(evaluations[name])
             summaries.append((name, row))
             if options.output_dir:

@@ -42,7 +42,7 @@ MISSING = "???"  # a missing value in a config
 # Not stored, as before these options existed.
 NOT_GIVEN: tuple[tuple[str, list[str] | None], ...] = ("plugin", []), ("keep", None), ("share", None)
 NEXT = {"transcribe": " RECORDING...", "serve": "", "export": " -o FOLDER"}
-STOPS = signal.SIGINT, signal.SIGTERM, signal.SIGUSR1  # as in asr.core.training.signals, which imports more
+STOPS = signal.SIGINT, signal.SIGTERM, signal.SIGUSR1  # as in asr.base.system.signals, which imports more
 WORST = 10  # number of utterances that are printed at the end
 
 BATCH = "data.batch_seconds="

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from asr.base.text.numbers import counted
 from asr.base.text.printable import printable
+from asr.base.text.table import lay_out
 from asr.core.cli.command import MODELS, add_base, run_command
 from asr.core.cli.parser import CommandParser
-from asr.core.cli.table import lay_out
 
 if TYPE_CHECKING:
     from asr.core.checkpoint.bundle import Bundle

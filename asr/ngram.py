@@ -17,9 +17,9 @@ from asr.base.language_model.arpa import check_lengths
 from asr.base.system.files import check_output, message_stream, write_whole
 from asr.base.text.normalize import NORMALIZERS, get_normalizer, word_by_word
 from asr.base.text.numbers import counted
+from asr.base.text.table import lay_out
 from asr.core.cli.command import complain, progress_bar, run_command
 from asr.core.cli.parser import CommandParser
-from asr.core.cli.table import lay_out
 from asr.errors import InputError
 
 if TYPE_CHECKING:

@@ -5,9 +5,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from asr.base.text.table import lay_out
 from asr.core.cli.command import run_command
 from asr.core.cli.parser import CommandParser
-from asr.core.cli.table import lay_out
 
 if TYPE_CHECKING:
     from asr.apps.language_models.text_perplexity import TextPerplexity

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from asr.base.text.numbers import counted, percent
 from asr.base.text.printable import listed, printable
-from asr.core.cli.table import lay_out
+from asr.base.text.table import lay_out
 from asr.core.training.hydra_command import experiment_command, read_recognition
 
 if TYPE_CHECKING:

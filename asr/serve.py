@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from asr.base.settings.rule import STREAM_SECONDS, THREADS
 from asr.base.text.printable import printable
-from asr.core.cli.command import check_language, check_prompt, inference, load_model, model_parser, run_command
+from asr.core.cli.command import check_language, inference, load_model, model_parser, run_command
 from asr.core.decoder_choice import add_decoding
 from asr.errors import InputError, how_to_install
 
@@ -144,7 +144,8 @@ def _with_prompt(recognizer: "Recognizer", inference_options: "Inference") -> "I
     if LANGUAGE not in recognizer.model.labels.names:
         check_language(inference_options.language)
         return replace(inference_options, language=None)
-    check_prompt(recognizer, inference_options.language)
+    if inference_options.language is not None:
+        recognizer.model.labels.check(LANGUAGE, inference_options.language, "--language")
     return inference_options
 
 

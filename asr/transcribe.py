@@ -15,17 +15,7 @@ from asr.base.storage.location import file_name, is_url, printable_url
 from asr.base.text.numbers import counted
 from asr.base.text.printable import printable
 from asr.core.cli.apps import has_app
-from asr.core.cli.captions import add_captions, caption, check_captions
-from asr.core.cli.command import (
-    add_language,
-    audio_progress,
-    check_prompt,
-    complain,
-    inference,
-    load_model,
-    model_parser,
-    run_command,
-)
+from asr.core.cli.command import audio_progress, complain, inference, load_model, model_parser, run_command
 from asr.core.cli.output import (
     NamedRecording,
     Outcomes,
@@ -33,6 +23,7 @@ from asr.core.cli.output import (
     arrange,
     check_formats,
     in_order,
+    named,
     plain_name,
     write,
 )
@@ -55,7 +46,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     With --parts, unreadable recordings are listed in failures.jsonl, and the status is 0.
     """
-    parser = model_parser("transcribe", "Transcribe audio to stdout or to one file per recording; errors go to stderr.")
+    about = "Transcribe audio to stdout or to one file per recording; errors go to stderr."
+    parser = model_parser("transcribe", about, language=True)
     parser.add_argument(
         "paths",
         metavar="PATH",
@@ -66,10 +58,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--nbest", type=int, default=1, metavar="N", help="number of hypotheses in json and jsonl output (default 1)"
     )
-    add_language(parser)
     add_decoding(parser)
-    add_captions(parser)
-    parser.set_defaults(parts=False)
+    parser.set_defaults(parts=False, stream=False)
+    if has_app("serve"):
+        from asr.apps.serve.terminal_captions import add_captions, check_captions
+
+        add_captions(parser)
     if has_app("bulk"):
         from asr.apps.bulk.options import add_bulk
 
@@ -79,7 +73,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stdout.reconfigure(errors="surrogateescape")  # a file name need not be UTF-8
 
     inference_options = inference(options)
-    check_captions(options)
+    if has_app("serve"):
+        check_captions(options)
     check_formats(options)
     if has_app("bulk"):
         from asr.apps.bulk.options import check_bulk
@@ -87,9 +82,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         check_bulk(options)
     if options.parts:
         return _bulk(options, inference_options)
-    recognizer = load_model(options)
-    check_prompt(recognizer, options.language)
+    recognizer = load_model(options, options.language)
     if options.stream:
+        from asr.apps.serve.terminal_captions import caption
+
         return caption(recognizer, options)
     recordings, problems = _find(options.paths, recognizer.label_names)
     recordings = arrange(recordings, options, options.paths)
@@ -113,7 +109,7 @@ def _bulk(options: argparse.Namespace, inference_options: "Inference") -> int:
     """Run a bulk job; the process that finds all parts done writes the report. The status is 0 even after failures."""
     from asr.apps.bulk.options import run_bulk
 
-    job = run_bulk(options, inference_options, partial(_check_bulk, inference_options=inference_options))
+    job = run_bulk(options, inference_options, partial(_check_nbest, nbest=inference_options.nbest, formats=["jsonl"]))
     if job is not None:
         from asr.apps.bulk.page import bulk_page
         from asr.apps.bulk.report import finish
@@ -123,12 +119,6 @@ def _bulk(options: argparse.Namespace, inference_options: "Inference") -> int:
         done = f"{counted(report['num_parts'], 'part')} done: {report['hours']:.2f} h"
         print(f"{done}, {counted(report['num_failures'], 'failure')}; report: {page}")
     return 0
-
-
-def _check_bulk(recognizer: "Recognizer", inference_options: "Inference") -> None:
-    """Check that the model suits the options of a bulk job."""
-    _check_nbest(recognizer, inference_options.nbest, ["jsonl"])
-    check_prompt(recognizer, inference_options.language)
 
 
 def _find(paths: Sequence[str], labels: Sequence[str]) -> tuple[list[NamedRecording], int]:
@@ -145,7 +135,7 @@ def _find(paths: Sequence[str], labels: Sequence[str]) -> tuple[list[NamedRecord
         try:
             if file_name(path).endswith(MANIFEST) and not os.path.isdir(path):
                 utterances, errors = listed_utterances(path, labels, ("audio_filepath", "duration"))
-                recordings += [NamedRecording(line.id, line, Path(plain_name(line.id))) for line in utterances]
+                recordings += named(utterances)
                 for error in errors:
                     complain(str(error))
                 problems += len(errors)

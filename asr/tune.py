@@ -24,7 +24,7 @@ from asr.errors import InputError
 if TYPE_CHECKING:
     from asr.apps.language_models.selection import Array, HeldOut
     from asr.apps.language_models.tuning import Confidence, EncodedUtterance, Values
-    from asr.core.evaluation.word_errors import ErrorCounts
+    from asr.base.text.word_errors import ErrorCounts
     from asr.core.recognition.inference import Inference
     from asr.core.recognition.recognizer import Recognizer
 

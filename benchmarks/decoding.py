@@ -25,6 +25,7 @@ from asr import ngram
 from asr.apps.language_models.selection import fewest_errors
 from asr.apps.language_models.tuning import EncodedUtterance, Values, encode, search_values
 from asr.base.settings.conf import default_settings
+from asr.base.text.word_errors import count_errors, total
 from asr.components.decode.beam import Beam
 from asr.components.decode.fusion.lexicon import read_lexicon
 from asr.components.decode.fusion.shallow_fusion import LM_WEIGHTS, WORD_INSERTION_BONUSES
@@ -32,7 +33,6 @@ from asr.components.decode.greedy import Greedy
 from asr.core.build import build_decoder, build_features, build_model, build_tokenizer, component
 from asr.core.checkpoint.load import load_recognizer
 from asr.core.cli.command import run_command
-from asr.core.evaluation.word_errors import count_errors, total
 from asr.core.recognition.confidence import UNCALIBRATED
 from asr.core.recognition.inference import INFERENCE
 from asr.core.recognition.long_form import Segment

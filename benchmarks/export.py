@@ -27,10 +27,10 @@ import numpy as np
 from asr.base.audio.load import load_waveform
 from asr.base.text.normalize import get_normalizer
 from asr.base.text.numbers import interval
+from asr.base.text.word_errors import count_errors
 from asr.core.cli.command import run_command
 from asr.core.data.manifest import Utterance, read_manifest
 from asr.core.evaluation.bootstrap import intervals
-from asr.core.evaluation.word_errors import count_errors
 from benchmarks import results
 from benchmarks.machine import about, in_fresh_process, peak_memory
 from benchmarks.race import Turn, race

@@ -18,11 +18,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from asr.base.system.files import write_whole_text
+from asr.base.text.word_errors import align_words
 from asr.core.checkpoint.load import load_recognizer
 from asr.core.data.batch import Rejected
 from asr.core.data.manifest import Utterance, read_manifest
 from asr.core.evaluation.bootstrap import MIDDLE, Array, resample
-from asr.core.evaluation.word_errors import align_words
 from asr.core.recognition.pieces import joined_rows
 from asr.core.recognition.recognizer import Recognizer
 from asr.errors import InputError

@@ -20,11 +20,11 @@ import soundfile
 import torch
 
 from asr.base.audio.load import load_waveform
+from asr.base.text.word_errors import ErrorCounts, count_errors, total
 from asr.core.checkpoint.load import load_recognizer
 from asr.core.cli.command import inference, run_command
 from asr.core.data.batch_plan import BatchBounds
 from asr.core.data.manifest import Utterance
-from asr.core.evaluation.word_errors import ErrorCounts, count_errors, total
 from asr.core.recognition.chunks import ChunkBounds, cut_chunks
 from asr.core.recognition.inference import Inference
 from asr.core.recognition.long_form import at_silences

@@ -20,11 +20,11 @@ from torch.nn.utils.rnn import pad_sequence
 
 from asr.apps.language_models.tuning import encode
 from asr.base.settings.conf import default_settings
+from asr.base.text.word_errors import count_errors, total
 from asr.core.build import component
 from asr.core.checkpoint.load import load_recognizer
 from asr.core.cli.command import run_command
 from asr.core.data.manifest import Utterance
-from asr.core.evaluation.word_errors import count_errors, total
 from asr.core.recognition.inference import INFERENCE
 from asr.core.recognition.recognizer import Recognizer
 from asr.errors import InputError

@@ -26,13 +26,13 @@ from asr.apps.finetune.share import SHARES
 from asr.apps.web.chart import Axis, Series, line_chart
 from asr.apps.web.page import page
 from asr.base.text.numbers import counted, percent
+from asr.base.text.word_errors import total
 from asr.core.checkpoint.averaging import with_share_of
 from asr.core.checkpoint.bundle import Bundle
 from asr.core.checkpoint.load import bundle_recognizer, read_initial, read_model, write_bundle
 from asr.core.checkpoint.saved import CHECKPOINTS, intact_checkpoints, select
 from asr.core.data.manifest import Utterance, read_manifest, write_manifest
 from asr.core.evaluation.result import evaluate
-from asr.core.evaluation.word_errors import total
 from asr.core.hub.download import path_of
 from asr.core.run.names import SHARES as SHARES_FILE
 from asr.core.training.hydra_command import compose_settings

@@ -11,10 +11,10 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from asr.base.text.word_errors import count_errors, total
 from asr.core.checkpoint.load import load_recognizer
 from asr.core.cli.command import run_command
 from asr.core.data.dataset import load_utterance
-from asr.core.evaluation.word_errors import count_errors, total
 from asr.core.recognition.recognizer import Recognizer
 from benchmarks.machine import about
 from benchmarks.model import add_model, read_utterances

@@ -17,12 +17,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from asr.base.text.word_errors import count_errors, total
 from asr.core.checkpoint.load import load_recognizer
 from asr.core.cli.command import run_command
 from asr.core.data.batch import Rejected
 from asr.core.data.dataset import load_utterance
 from asr.core.data.manifest import Utterance
-from asr.core.evaluation.word_errors import count_errors, total
 from asr.core.recognition.aligned_segments import aligned_reference
 from asr.core.recognition.cached_stream import CachedStream, advance
 from asr.core.recognition.captions import StreamSettings

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torchaudio import transforms
 
+from asr.base.system.seeds import derive_seed, seeded
 from asr.components.augment.spec_augment import SpecAugment
 from asr.components.augment.speed_perturb import SpeedPerturb
 from asr.core.build import build_augmentation
-from asr.core.data.seeds import derive_seed, seeded
 from tests.conftest import resolved
 
 SAMPLE_RATE, NUM_FRAMES, NUM_MEL_BINS, DRAWS = 16000, 300, 80, 200

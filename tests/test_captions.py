@@ -10,8 +10,8 @@ import pytest
 import soundfile
 import torch
 
-from asr.core.cli import captions
-from asr.core.cli.captions import Lines, caption, raw_samples
+from asr.apps.serve import terminal_captions as captions
+from asr.apps.serve.terminal_captions import Lines, caption, raw_samples
 from asr.core.recognition.captions import Captions
 from asr.core.recognition.transcript import Word
 from asr.errors import InputError

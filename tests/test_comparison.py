@@ -15,11 +15,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from asr.apps.report.side_by_side import side_by_side
+from asr.base.text.table import WIDTH
+from asr.base.text.word_errors import align_words
 from asr.compare import main
-from asr.core.cli.table import WIDTH
 from asr.core.evaluation.comparison import compare, is_shown, num_utterances_to_show, verdict
 from asr.core.evaluation.utterances import Scored
-from asr.core.evaluation.word_errors import align_words
 from asr.errors import InputError
 from tests.conftest import ROOT
 from tests.forked import run_module

@@ -8,10 +8,10 @@ import pytest
 import soundfile
 import torch
 
+from asr.apps.report.robustness import Changed, in_noise, in_simulated_rooms
 from asr.core.data.dataset import load_utterance
 from asr.core.data.manifest import Utterance, read_manifest, write_manifest
 from asr.core.data.recordings import RecordingList
-from asr.core.evaluation.conditions import Changed, in_noise, in_simulated_rooms
 from asr.core.recognition.inference import INFERENCE
 from asr.evaluate import main as evaluate
 from tests.refusals import refused

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from asr.core.evaluation.word_errors import ErrorCounts
+from asr.base.text.word_errors import ErrorCounts
 from asr.core.objective.outcome import check_learnt
 from asr.errors import InputError
 from asr.plan import plan

@@ -105,9 +105,11 @@ def test_training_transcribing_and_evaluating_work_without_apps(tones: Path, tmp
         ["asr.transcribe", str(run), test, "--beam", "4"],
         ["asr.evaluate", str(run), test, "--output-dir", str(tmp_path / "results")],
         ["asr.transcribe", str(run), test, "--parts", str(tmp_path / "parts")],  # what only an app can do
+        ["asr.transcribe", str(run), test, "--stream"],
+        ["asr.evaluate", str(run), test, "--reverb", "0.5"],
     ]
     statuses, ended = run_without("asr.apps", commands)
-    assert statuses == [0, 0, 0, 2], ended.stderr
+    assert statuses == [0, 0, 0, 2, 2, 2], ended.stderr
     check_run(run, ended.stderr)
     assert not (run / "report.html").exists()
     assert "asr/apps/report" in ended.stderr

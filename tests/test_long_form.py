@@ -11,6 +11,7 @@ import soundfile
 import torch
 from torch import Tensor
 
+from asr.base.audio.silence import cut_at_silences
 from asr.core.data.batch import Rejected
 from asr.core.data.batch_plan import BatchBounds
 from asr.core.data.manifest import Utterance
@@ -19,7 +20,6 @@ from asr.core.recognition.inference import Inference
 from asr.core.recognition.long_form import Segment, at_silences
 from asr.core.recognition.recognizer import Recognizer
 from asr.core.recognition.recordings import whole_file
-from asr.core.recognition.silence import cut_at_silences
 from asr.core.recognition.transcript import Alternative, Transcript
 from asr.errors import AudioError, InputError
 from asr.interfaces import NO_BIASING, Encoded, Hypothesis, Tunable

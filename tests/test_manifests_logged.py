@@ -10,9 +10,9 @@ import torch
 
 from asr import evaluate
 from asr.apps.report.training import read_record, training_page
+from asr.base.text.word_errors import ErrorCounts
 from asr.core.data.manifest import Utterance, read_manifest
 from asr.core.evaluation.manifest_sums import ManifestSums
-from asr.core.evaluation.word_errors import ErrorCounts
 from asr.core.training.metrics import MetricsFile
 from tests.conftest import TINY, resolved, tone_corpus
 from tests.processes import bundle, finish, start

@@ -21,10 +21,10 @@ from asr.base.audio.find import find_audio
 from asr.base.audio.load import audio_info, load_waveform, stream_waveform
 from asr.base.audio.media import CODECS
 from asr.base.audio.resampling import resample
+from asr.base.text.word_errors import count_errors, total
 from asr.convert import main as convert
 from asr.core.checkpoint.load import load_recognizer
 from asr.core.data.manifest import read_manifest
-from asr.core.evaluation.word_errors import count_errors, total
 from asr.core.recognition.recognizer import Recognizer
 from asr.errors import AudioError, TruncatedError
 from asr.evaluate import main as evaluate

@@ -19,6 +19,7 @@ from torch import nn
 from asr import ngram, training_report
 from asr import perplexity as asr_perplexity
 from asr.apps.language_models.objective.language_model import TextData
+from asr.apps.language_models.perplexity_table import perplexity
 from asr.apps.language_models.text_perplexity import measure, text_perplexity
 from asr.apps.language_models.text_set import Sentences, TextSet, TextSettings, read_sentences
 from asr.base.language_model.kenlm import NgramModel
@@ -30,7 +31,6 @@ from asr.core.checkpoint.saved import checkpoint_name, kept_checkpoints
 from asr.core.data.manifest import Utterance, write_manifest
 from asr.core.data.position import Position, Share, start_of_epoch
 from asr.core.data.training_set import RunBounds
-from asr.core.evaluation.perplexity import perplexity
 from asr.core.run.events import read_history
 from asr.core.run.names import EVENTS
 from asr.core.training.hydra_command import read_experiment

@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 
 from asr.apps.language_models.extra_words import add_words, extend
 from asr.apps.language_models.interpolation import em_step, fit_weights, interpolate, mix
+from asr.apps.language_models.perplexity_table import perplexity
 from asr.base.language_model.kneser_ney import BOS, EOS, SPECIAL, UNK, NGrams, estimate
 from asr.base.language_model.query import DevText
-from asr.core.evaluation.perplexity import perplexity
 from asr.errors import InputError
 from asr.ngram import main as ngram
 from tests.refusals import check_refusal, refused

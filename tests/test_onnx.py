@@ -31,6 +31,7 @@ from asr.apps.export.quantization import QUANTIZATIONS, levelled, to_int8
 from asr.base.onnx.session import run_net, session
 from asr.base.settings.conf import names
 from asr.base.text.normalize import get_normalizer
+from asr.base.text.word_errors import count_errors, total
 from asr.components.features.batched.front_end import FrontEnd
 from asr.convert import main as convert
 from asr.core.build import component
@@ -38,7 +39,6 @@ from asr.core.checkpoint.bundle import read_bundle, replace_bundle
 from asr.core.checkpoint.load import load_recognizer, write_bundle
 from asr.core.data.manifest import Utterance, read_manifest, write_manifest
 from asr.core.evaluation.result import evaluate
-from asr.core.evaluation.word_errors import count_errors, total
 from asr.core.run.initialization import start_of
 from asr.errors import InputError
 from asr.evaluate import main as evaluate_command

@@ -12,13 +12,12 @@ import numpy as np
 import pytest
 import torch
 
-from asr.base.system import progress
+from asr.base.system import parallel, progress
+from asr.base.system.parallel import in_parallel
 from asr.components.features.normalize.global_cmvn import GlobalCMVN
 from asr.core.build import build_features
-from asr.core.data import parallel
 from asr.core.data.dataset import energies, load_utterance
 from asr.core.data.manifest import Extent, Utterance, read_manifest
-from asr.core.data.parallel import in_parallel
 from asr.errors import StoreError
 from tests.conftest import resolved
 from tests.refusals import check_refusal

@@ -18,7 +18,7 @@ import yaml
 from asr.apps.runs.changed_settings import differing, setting_columns
 from asr.apps.runs.ranking import holm
 from asr.base.text.numbers import interval, percent, points, probability
-from asr.core.cli.table import latex, markdown
+from asr.base.text.table import latex, markdown
 from asr.core.evaluation.comparison import compare
 from asr.core.evaluation.counts import count_utterances
 from asr.core.evaluation.result import Evaluation

@@ -10,15 +10,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from asr.core.evaluation.word_errors import (
-    Edit,
-    ErrorCounts,
-    align_words,
-    count_characters,
-    count_errors,
-    right_words,
-    total,
-)
+from asr.base.text.word_errors import Edit, ErrorCounts, align_words, count_characters, count_errors, right_words, total
 
 WORDS = st.lists(st.sampled_from(["a", "b", "c", "ab"]), max_size=8)
 COUNTS = st.builds(ErrorCounts, *[st.integers(0, 100)] * 5)

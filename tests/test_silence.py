@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from asr.base.audio.load import load_waveform
-from asr.core.recognition.silence import cut_at_silences
+from asr.base.audio.silence import cut_at_silences
 from tests.conftest import SHARED, needs_shared
 
 RATE = 16000

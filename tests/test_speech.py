@@ -12,11 +12,11 @@ from torch import Tensor
 
 from asr.apps.serve.schema import Transcription
 from asr.base.audio.load import load_waveform
+from asr.base.audio.speech import may_hold_speech
 from asr.core.checkpoint.load import load_recognizer
 from asr.core.recognition.chunks import ChunkBounds
 from asr.core.recognition.inference import Inference
 from asr.core.recognition.long_form import Segmenter, at_silences
-from asr.core.recognition.speech import may_hold_speech
 from asr.transcribe import main as transcribe
 from recipes.noise.make import MAKERS, levelled
 from tests.conftest import SHARED, needs_shared

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from asr.core.data.parallel import MIN_PARALLEL, in_parallel
+from asr.base.system.parallel import MIN_PARALLEL, in_parallel
 from asr.errors import InputError
 from asr.transcribe import main as transcribe
 from tests.bulk import BUNDLE, job_options

@@ -18,6 +18,7 @@ from asr.apps.check.augmentations import check_augmentation
 from asr.apps.check.settings import Component, settings_of
 from asr.base.audio.reverberate import reverberate
 from asr.base.settings.read import read
+from asr.base.system.seeds import seeded
 from asr.components.augment.codec import CODECS, Codec
 from asr.components.augment.edges import Edges
 from asr.components.augment.noise import Noise
@@ -31,7 +32,6 @@ from asr.core.data.fingerprint import fingerprint
 from asr.core.data.manifest import Utterance
 from asr.core.data.position import start_of_epoch
 from asr.core.data.recordings import RecordingList
-from asr.core.data.seeds import seeded
 from asr.core.data.settings import DataSettings
 from asr.core.data.training_set import TrainingSet
 from asr.core.run.resume import changes, run_settings

@@ -25,7 +25,7 @@ import yaml
 
 from asr.base.system.files import write_whole_text
 from asr.base.text.numbers import interval, rate
-from asr.core.cli.table import lay_out
+from asr.base.text.table import lay_out
 from asr.errors import InputError
 from benchmarks.equal_time.inference import rates
 from benchmarks.equal_time.trial import Cost, costs

@@ -10,8 +10,8 @@ import numpy as np
 import torch
 
 from asr.base.system.files import write_whole_text
+from asr.base.text.word_errors import total
 from asr.core.evaluation.bootstrap import intervals
-from asr.core.evaluation.word_errors import total
 from benchmarks.time_to_wer.recipe import ASR, NEMO, Recipe
 from benchmarks.time_to_wer.watch import Watch, scored
 from benchmarks.training_speech import composed, training_speech

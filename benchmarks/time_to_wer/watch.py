@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple
 
+from asr.base.text.word_errors import ErrorCounts, count_errors, total
 from asr.core.data.manifest import Utterance
-from asr.core.evaluation.word_errors import ErrorCounts, count_errors, total
 
 EVALUATIONS = 18  # evaluations per training; the time to a WER is interpolated between them
 

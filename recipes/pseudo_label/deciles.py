@@ -19,9 +19,9 @@ from asr.apps.web.chart import Axis, Series, line_chart
 from asr.apps.web.page import escape, page, visible
 from asr.base.system.files import write_whole_text
 from asr.base.text.numbers import percent
+from asr.base.text.word_errors import total
 from asr.core.evaluation.bootstrap import intervals
 from asr.core.evaluation.utterances import read_scored
-from asr.core.evaluation.word_errors import total
 from asr.core.recognition.confidence import UNCALIBRATED
 from asr.errors import InputError
 from recipes.command import AddOption, run_recipe

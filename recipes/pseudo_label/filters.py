@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from asr.apps.bulk.statistics import repetition
-from asr.core.evaluation.word_errors import count_errors
+from asr.base.text.word_errors import count_errors
 from recipes.pseudo_label.texts import AutomaticText
 
 MAX_PHRASE_WORDS = 4  # maximum length of the phrases whose repetitions are counted

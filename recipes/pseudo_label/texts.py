@@ -7,9 +7,9 @@ from typing import Any
 
 from asr.base.storage.location import absolute, folder_of, is_url, join
 from asr.base.storage.store import list_prefix
+from asr.base.text.word_errors import right_words
 from asr.core.data.manifest import Utterance, named_lines, parse_object, parse_utterance, read_good_lines
 from asr.core.evaluation.utterances import read_scored
-from asr.core.evaluation.word_errors import right_words
 from asr.core.recognition.confidence import Calibration, calibrate
 from asr.errors import InputError, shown
 

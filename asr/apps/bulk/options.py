@@ -99,7 +99,7 @@ def run_bulk(
         missing = sorted([*missing, *job.with_failures(share)])
     if options.dry_run:
         job.folder.check(job.identity)
-        _show(job, missing, len(share), load_model(options), inference)
+        _show(job, missing, len(share), load_model(options, options.language), inference)
         return None
     job.folder.claim(job.identity)
     _say(_summary(job, missing, len(share)))
@@ -129,7 +129,7 @@ def _engine(
         return partial(transcribe_on_ray, worker=worker, address=options.address, device=options.device)
     from asr.apps.bulk.transcription import transcribe_part
 
-    recognizer = load_model(options)
+    recognizer = load_model(options, options.language)
     check(recognizer)
     transcribe = partial(
         transcribe_part,
@@ -148,7 +148,7 @@ def _load_same(options: argparse.Namespace, check: "Callable[[Recognizer], None]
     use(options.plugin, "--plugin")  # the driver has parsed the options, not this process
     if model_fingerprint(options.model, options.base, of_options(options)) != expected:
         raise InputError(f"MODEL must be identical on all machines of the cluster; {options.model} differs here.")
-    recognizer = load_model(options)
+    recognizer = load_model(options, options.language)
     check(recognizer)
     return recognizer
 

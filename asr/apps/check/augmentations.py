@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from asr.apps.check.network import SAMPLE_RATE
+from asr.base.system.seeds import seeded
 from asr.core.build import build_augmentation
-from asr.core.data.seeds import seeded
 from asr.errors import InputError
 
 NUM_SAMPLES = (1, 401, 24_321)

@@ -11,13 +11,13 @@ from asr.apps.doctor.finding import Case, Fact, Finding, Progress, Severity, Spl
 from asr.apps.doctor.headers import Header, audio_of, read_header
 from asr.apps.doctor.sound import Measured, listen
 from asr.base.storage.location import is_url
+from asr.base.system.parallel import in_parallel
+from asr.base.system.seeds import derive_seed
 from asr.base.text.numbers import counted
 from asr.core.build import build_features
 from asr.core.data.corpus import Corpus
 from asr.core.data.index_cache import IndexCache, is_index
 from asr.core.data.manifest import Utterance, read_good_lines
-from asr.core.data.parallel import in_parallel
-from asr.core.data.seeds import derive_seed
 from asr.core.data.utterances import Utterances
 from asr.core.run.settings import RunSettings
 from asr.errors import InputError

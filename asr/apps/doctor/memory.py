@@ -30,12 +30,12 @@ from asr.apps.doctor.trial import (
     take_step,
 )
 from asr.base.settings.conf import default_settings
+from asr.base.system.seeds import derive_seed
 from asr.core import build
 from asr.core.data.batch import Batch
 from asr.core.data.batch_plan import LESS_MEMORY
 from asr.core.data.epoch_plan import EpochPlan
 from asr.core.data.position import start_of_epoch
-from asr.core.data.seeds import derive_seed
 from asr.core.data.token_counts import TokenCounts
 from asr.core.data.training_set import TrainingSet
 from asr.core.data.utterances import Utterances

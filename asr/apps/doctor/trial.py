@@ -25,11 +25,11 @@ from torch.utils._pytree import tree_leaves
 
 from asr.base.settings.plugins import use
 from asr.base.system.processes import die_with_parent, free_memory, keep_memory, limit_memory, peak_memory
+from asr.base.system.seeds import derive_seed
 from asr.core import build
 from asr.core.data.batch import Batch, collate
 from asr.core.data.dataset import Augmentation, Item, SpeechDataset
 from asr.core.data.epoch_plan import EpochPlan
-from asr.core.data.seeds import derive_seed
 from asr.core.data.training_set import TrainingSet
 from asr.core.recognition.model import Model
 from asr.core.run.settings import RunSettings

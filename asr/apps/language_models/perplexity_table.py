@@ -1,22 +1,56 @@
 """A table of the perplexity of a dev text under language models."""
 
+import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
 
 from asr.base.text.numbers import counted, interval, number, percent
 from asr.base.text.printable import printable
-from asr.core.cli.table import lay_out, short_name
-from asr.core.evaluation.perplexity import perplexity
+from asr.base.text.table import lay_out, short_name
+from asr.core.evaluation.bootstrap import intervals
+from asr.core.evaluation.perplexity import of_loss
 
 if TYPE_CHECKING:
     from asr.base.language_model.kneser_ney import Array, NGrams
     from asr.base.language_model.query import DevText
 
+LN_10 = math.log(10)
 TITLES = ("model", "weight", "perplexity", "95 % interval", "without unknown", "95 % interval")
 NOTES = (
     "Perplexity is per {unit}; </s> counts as a {unit}, and an unknown {unit} has the probability of {unknown}.",
     "Intervals: a bootstrap over sentences. -: a {unit} has probability 0, or there are too few sentences.",
 )
+
+
+class Perplexity(NamedTuple):
+    """Perplexity per word.
+
+    Args:
+        value: the inverse of the geometric mean of the words' probabilities; infinite if a probability is 0.
+        interval: 95 % interval from a bootstrap over sentences; None for fewer than bootstrap.MIN_UNITS sentences, or
+            if `value` is infinite.
+    """
+
+    value: float
+    interval: tuple[float, float] | None
+
+
+def perplexity(log_probs: "Array", sentence: "Array") -> Perplexity:
+    """Compute the perplexity of a text.
+
+    Args:
+        log_probs: (T,) log10 of the probability of each word and each </s>.
+        sentence: (T,) number of the sentence to which the word or </s> belongs, from 0.
+    """
+    if np.isneginf(log_probs).any():
+        return Perplexity(math.inf, None)
+    surprise = np.bincount(sentence, -log_probs).astype(np.float64)  # (sentences,)
+    words = np.bincount(sentence).astype(np.float64)
+    [middle] = intervals(surprise[:, None], words[:, None])
+    value = of_loss(LN_10 * float(surprise.sum() / words.sum()))
+    return Perplexity(value, None if middle is None else (of_loss(LN_10 * middle[0]), of_loss(LN_10 * middle[1])))
 
 
 def dev_lines(

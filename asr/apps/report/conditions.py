@@ -10,7 +10,7 @@ from asr.apps.web.page import visible
 from asr.base.text.numbers import percent
 
 if TYPE_CHECKING:
-    from asr.core.evaluation.conditions import Harder
+    from asr.apps.report.robustness import Harder
 
 SNR, WER = Axis("speech to noise, dB"), Axis("word error rate", percent)
 NOTE = "With 95 % intervals over utterances; speech to noise is the ratio of mean squares over the whole utterance"

@@ -14,14 +14,14 @@ from asr.apps.web.figures import facts, figure, frequent
 from asr.apps.web.page import escape, page, visible
 from asr.base.text.numbers import counted, interval, percent
 from asr.base.text.scripts import NO_WORDS
+from asr.base.text.word_errors import align_words
 from asr.core.evaluation.analysis import figures
 from asr.core.evaluation.bootstrap import MIN_UNITS
 from asr.core.evaluation.utterances import Scored
-from asr.core.evaluation.word_errors import align_words
 
 if TYPE_CHECKING:
+    from asr.apps.report.robustness import Harder
     from asr.apps.web.clips import Clips
-    from asr.core.evaluation.conditions import Harder
 
 WER = Axis("word error rate", percent)
 LETTERS = {"equal": "=", "substitution": "S", "insertion": "I", "deletion": "D"}

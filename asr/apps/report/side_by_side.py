@@ -8,8 +8,8 @@ from itertools import zip_longest
 from rich.cells import cell_len, set_cell_size
 
 from asr.base.text.printable import printable
-from asr.core.cli.table import WIDTH
-from asr.core.evaluation.word_errors import Edit, align_words
+from asr.base.text.table import WIDTH
+from asr.base.text.word_errors import Edit, align_words
 
 LABELS = ("ref", "  A", "  B")
 LEGEND = "*word*: substituted; +word+: inserted; ---: deleted."

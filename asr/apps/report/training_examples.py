@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from asr.apps.web.page import escape
-from asr.core.evaluation.word_errors import Edit, align_words
+from asr.base.text.word_errors import Edit, align_words
 from asr.core.run.names import EXAMPLES
 from asr.core.run.validation_samples import ValidationSample
 

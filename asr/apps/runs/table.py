@@ -8,7 +8,7 @@ from asr.apps.runs.ranking import LEVEL, Gap, gaps_to_best
 from asr.apps.runs.summary import RunSummary
 from asr.base.text.numbers import NONE, counted, duration, interval, points, probability, rate
 from asr.base.text.printable import printable
-from asr.core.cli.table import latex, lay_out, markdown, short_name
+from asr.base.text.table import latex, lay_out, markdown, short_name
 from asr.core.run.names import COUNTS
 from asr.errors import InputError
 

@@ -6,11 +6,11 @@ A component annotates each parameter of its constructor with a rule, such as `di
 
 import math
 import os
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
+from asr.base.system.processes import can_fork
 from asr.errors import InputError, shown
 
 MAX_NUMBER = 1_000_000_000  # every setting rejects a larger number
@@ -154,7 +154,7 @@ SAMPLE_RATES = whole(1_000, 192_000)  # Hz
 THREADS = whole(1, 1_024)
 WORKERS = Rule(
     "a whole number from 0 to 1,024, and 0 on macOS, whose libraries fail in forked processes",
-    lambda value: is_whole(value) and 0 <= value <= 1_024 and (value == 0 or sys.platform != "darwin"),
+    lambda value: is_whole(value) and 0 <= value <= 1_024 and (value == 0 or can_fork()),
 )  # processes that read audio
 
 # Types of parameters that several components have.

@@ -28,16 +28,21 @@ def start_method(num_workers: int) -> str | None:
     return "fork" if num_workers else None
 
 
+def can_fork() -> bool:
+    """Return whether a process may fork workers; libraries of macOS fail in forked processes."""
+    return sys.platform != "darwin"
+
+
 def workers_beside(processes: int) -> int:
     """Return the number of workers that suits each of several training processes of this machine.
 
     The cores that this process may use are divided among the processes. Each keeps one of its cores for itself, and has
-    at most MAX_WORKERS workers. On macOS there are none, because its libraries fail in forked processes.
+    at most MAX_WORKERS workers. There are none where processes cannot fork.
 
     Args:
         processes: number of training processes on this machine.
     """
-    if sys.platform == "darwin":
+    if not can_fork():
         return 0
     return max(0, min(MAX_WORKERS, len(os.sched_getaffinity(0)) // processes - 1))
 

@@ -37,8 +37,17 @@ def model_parser(
     description: str,
     model: str = MODELS,
     workers: bool = True,
+    language: bool = False,
 ) -> CommandParser:
-    """Make a parser with the argument MODEL and the options of inference; `workers` adds --num-workers."""
+    """Make a parser with the argument MODEL and the options of inference.
+
+    Args:
+        command: name of the command.
+        description: what the command does, for --help.
+        model: what MODEL may be, for --help.
+        workers: whether to add --num-workers.
+        language: whether to add --language, which tells a model with a prompt the language.
+    """
     parser = CommandParser(prog=f"python -m asr.{command}", description=description)
     parser.add_argument("model", metavar="MODEL", help=model)
     add_base(parser)
@@ -56,6 +65,9 @@ def model_parser(
     )
     net.add_argument("--segment", choices=("chunks", "silence"), default="chunks", help="how to cut long recordings")
     add_latency(net)
+    if language:
+        spoken = "language of the recordings, for a model with a prompt (default: that of the manifest's lines)"
+        parser.add_argument("--language", metavar="NAME", help=spoken)
     return parser
 
 
@@ -76,29 +88,18 @@ def add_base(parser: CommandParser, required: bool = False) -> None:
     parser.add_plugins()
 
 
-def add_language(parser: argparse.ArgumentParser) -> None:
-    """Add the option that tells a model with a prompt the language."""
-    language = "language of the recordings, for a model with a prompt (default: that of the manifest's lines)"
-    parser.add_argument("--language", metavar="NAME", help=language)
-
-
-def load_model(options: argparse.Namespace) -> "Recognizer":
-    """Load the model with the decoder and device that the options choose."""
+def load_model(options: argparse.Namespace, language: str | None = None) -> "Recognizer":
+    """Load the model with the decoder and device of the options; a language must be one that its prompt knows."""
+    from asr.core.data.labels import LANGUAGE
     from asr.core.hub.models import load_recognizer
 
     recognizer = load_recognizer(
         options.model, decode=of_options(options), base=options.base, characters=characters(options)
     )
     check_used(recognizer, options)
-    return move_to_device(recognizer, options)
-
-
-def check_prompt(recognizer: "Recognizer", language: str | None) -> None:
-    """Check that the model has a prompt that knows the language of --language, if it is given."""
-    from asr.core.data.labels import LANGUAGE
-
     if language is not None:
         recognizer.model.labels.check(LANGUAGE, language, "--language")
+    return move_to_device(recognizer, options)
 
 
 def move_to_device(recognizer: "Recognizer", options: argparse.Namespace) -> "Recognizer":

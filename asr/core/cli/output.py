@@ -40,6 +40,11 @@ class NamedRecording:
     stem: Path
 
 
+def named(utterances: "Sequence[Utterance]") -> list[NamedRecording]:
+    """Name the recordings of a manifest by the ids of its utterances."""
+    return [NamedRecording(line.id, line, Path(plain_name(line.id))) for line in utterances]
+
+
 Transcripts = Iterator[tuple[NamedRecording, "Transcript"]]
 Outcomes = Iterator[tuple["Utterance", "Transcript | str"]]
 

@@ -17,9 +17,9 @@ from torch.utils.data import Sampler
 
 from asr.base.settings.read import check
 from asr.base.settings.rule import Rule, above, number, or_null, whole
+from asr.base.system.seeds import derive_seed
 from asr.core.data.blocks import BLOCK, in_blocks
 from asr.core.data.dataset import Item
-from asr.core.data.seeds import derive_seed
 from asr.errors import InputError, shown
 
 # In an epoch of K batches, a jitter of J batches adds a fraction of about J / K of padding, and a fraction of about

@@ -14,13 +14,13 @@ from torch.utils.data import Dataset
 from asr.base.audio.load import load_waveform, stream_waveform
 from asr.base.storage.location import ByteRange, is_url, printable_url
 from asr.base.storage.store import read_files, read_ranges
+from asr.base.system.parallel import in_parallel
 from asr.base.system.processes import torch_threads
+from asr.base.system.seeds import derive_seed, seeded
 from asr.core.data.batch import Example, Rejected
 from asr.core.data.labels import LANGUAGE, NO_LABELS, Labels
 from asr.core.data.manifest import Utterance
-from asr.core.data.parallel import in_parallel
 from asr.core.data.recordings import RecordingList
-from asr.core.data.seeds import derive_seed, seeded
 from asr.errors import AudioError, InputError, shown
 from asr.interfaces import FeatureAugment, Features, WaveformAugment
 from asr.lengths import Lengths

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from asr.core.data.seeds import derive_seed
+from asr.base.system.seeds import derive_seed
 
 
 def repeats(hours: Sequence[float], weights: Sequence[float], temperature: float) -> list[float]:

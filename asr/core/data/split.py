@@ -5,9 +5,9 @@ from itertools import product
 from typing import NamedTuple
 from unicodedata import category
 
+from asr.base.system.seeds import derive_seed
 from asr.base.text.numbers import counted
 from asr.core.data.manifest import Utterance
-from asr.core.data.seeds import derive_seed
 from asr.errors import InputError
 
 MIN_CLIPS = 40  # a corpus with fewer utterances is not split

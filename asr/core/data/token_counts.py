@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from asr.base.system.parallel import num_cores
 from asr.base.system.processes import start_method
 from asr.base.system.progress import ProgressLog
 from asr.base.text.numbers import counted
@@ -20,7 +21,6 @@ from asr.base.text.printable import listed, printable
 from asr.core.data.dataset import Reference
 from asr.core.data.index_cache import IndexCache, spread
 from asr.core.data.labels import LANGUAGE
-from asr.core.data.parallel import num_cores
 from asr.core.data.tokenizer_extension import spells
 from asr.core.data.utterances import Utterances
 from asr.errors import InputError

@@ -14,10 +14,10 @@ from typing import Any
 
 import numpy as np
 
+from asr.base.text.word_errors import Edit, ErrorCounts, align_words, total
 from asr.core.evaluation.bootstrap import by_cluster, intervals
 from asr.core.evaluation.calibration import auc, calibration_error, reliability
 from asr.core.evaluation.utterances import Scored, show_writing, unspaced
-from asr.core.evaluation.word_errors import Edit, ErrorCounts, align_words, total
 
 MAX_CONFUSIONS = 50
 MAX_BINS = 8

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from asr.base.text.numbers import counted, interval, percent, points, probability
+from asr.base.text.word_errors import ErrorCounts
 from asr.core.evaluation.analysis import known_speakers, rates
 from asr.core.evaluation.bootstrap import Difference, by_cluster, difference
 from asr.core.evaluation.utterances import Scored, unspaced
-from asr.core.evaluation.word_errors import ErrorCounts
 from asr.errors import InputError, shown
 
 SHOWN = 3  # utterances named in an error

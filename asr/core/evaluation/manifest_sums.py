@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from asr.base.kernels.choice import exact
+from asr.base.text.word_errors import ErrorCounts
 from asr.core.data.manifest import Utterance
-from asr.core.evaluation.word_errors import ErrorCounts
 
 Reduce = Callable[[Tensor], Tensor]  # sums a tensor over all ranks
 

@@ -8,11 +8,11 @@ from typing import Any
 
 from asr.base.text.normalize import Normalizer
 from asr.base.text.numbers import percent
+from asr.base.text.word_errors import ErrorCounts, total
 from asr.core.data.batch import Rejected
 from asr.core.data.manifest import Utterance
 from asr.core.evaluation.analysis import rates
 from asr.core.evaluation.utterances import Scored, score, show_writing, unspaced
-from asr.core.evaluation.word_errors import ErrorCounts, total
 from asr.core.recognition.inference import INFERENCE, Inference
 from asr.core.recognition.recognizer import Recognizer
 

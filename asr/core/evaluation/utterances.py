@@ -11,8 +11,8 @@ from typing import Any
 from asr.base.storage.location import absolute, folder_of, is_url, plain, printable_url
 from asr.base.text.normalize import as_written
 from asr.base.text.scripts import without_spaces
+from asr.base.text.word_errors import ErrorCounts, count_characters, count_errors
 from asr.core.data.manifest import MAX_SECONDS, Utterance, check_unicode, named_lines, parse_object, parse_utterance
-from asr.core.evaluation.word_errors import ErrorCounts, count_characters, count_errors
 from asr.core.recognition.transcript import Transcript, Word
 from asr.errors import InputError, shown
 

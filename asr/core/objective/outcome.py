@@ -11,6 +11,7 @@ from asr.base.system.files import write_whole_text
 from asr.base.text.normalize import get_normalizer
 from asr.base.text.numbers import counted, percent
 from asr.base.text.printable import printable
+from asr.base.text.word_errors import total
 from asr.core.checkpoint.adapted import ADAPTER, is_adapter, merged
 from asr.core.checkpoint.bundle import CARD, read_bundle
 from asr.core.checkpoint.load import bundle_recognizer
@@ -19,7 +20,6 @@ from asr.core.data.manifest import Utterance
 from asr.core.evaluation.comparison import before_and_after, compare
 from asr.core.evaluation.counts import count_utterances
 from asr.core.evaluation.result import Evaluation, evaluate
-from asr.core.evaluation.word_errors import total
 from asr.core.objective.speech import write_speech_bundle
 from asr.core.run.events import read_history
 from asr.core.run.initialization import Initialization

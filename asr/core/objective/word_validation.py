@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 
 from asr.base.kernels.choice import exact
+from asr.base.text.word_errors import ErrorCounts, count_errors, total
 from asr.core.data.batch import Batch, Rejected
 from asr.core.evaluation.manifest_sums import ManifestSums
 from asr.core.evaluation.text_metrics import numbers_of
-from asr.core.evaluation.word_errors import ErrorCounts, count_errors, total
 from asr.core.recognition.recognizer import Recognizer
 from asr.core.run.validation_samples import SamplesFile, ValidationSample
 from asr.core.training.objective import WER, Processes, described

@@ -9,6 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from asr.base.audio.silence import cut_at_silences
 from asr.base.text.words import spell
 from asr.core.data.batch import Rejected
 from asr.core.data.dataset import stream_utterance
@@ -16,7 +17,6 @@ from asr.core.data.manifest import Utterance
 from asr.core.recognition.alignment import frame_deficits, token_spans
 from asr.core.recognition.inference import Inference
 from asr.core.recognition.recognizer import Recognizer
-from asr.core.recognition.silence import cut_at_silences
 from asr.core.recognition.timing import word_times
 from asr.core.recognition.transcript import Alternative, Transcript, Word
 from asr.errors import InputError

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader
 
+from asr.base.audio.speech import may_hold_speech
 from asr.base.storage.location import printable_url
 from asr.base.system.processes import start_method
 from asr.core.data.batch import Batch, Example, Rejected, collate
@@ -22,7 +23,6 @@ from asr.core.data.manifest import Utterance
 from asr.core.recognition.chunks import ChunkBounds
 from asr.core.recognition.long_form import Segment, Segmenter, Segments
 from asr.core.recognition.model import Model
-from asr.core.recognition.speech import may_hold_speech
 from asr.errors import AudioError
 from asr.interfaces import Biasing
 

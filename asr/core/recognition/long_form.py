@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 from torch import Tensor
 
+from asr.base.audio.silence import cut_at_silences
 from asr.core.recognition.chunks import Chunk, ChunkBounds, cut_at_pauses, cut_chunks, stitch
-from asr.core.recognition.silence import cut_at_silences
 
 
 class Segment(NamedTuple):

@@ -9,6 +9,7 @@ import lightning.pytorch as pl
 import torch
 
 from asr.base.system.files import write_whole
+from asr.base.system.signals import Stopped, StopRequest
 from asr.core.checkpoint.saved import checkpoint_name, kept_checkpoints, superfluous
 from asr.core.data.epoch_plan import Epochs
 from asr.core.data.position import Position
@@ -16,7 +17,6 @@ from asr.core.run.resume import RUN_KEY, RunRecord
 from asr.core.training.distributed import fail_together, gather, highest
 from asr.core.training.lightning_internals import batches_begun, begin_whole_epoch, full_checkpoint, set_position
 from asr.core.training.sharding import is_sharded
-from asr.core.training.signals import Stopped, StopRequest
 
 if TYPE_CHECKING:
     from asr.core.run.settings import CheckpointSettings

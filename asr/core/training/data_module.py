@@ -14,6 +14,8 @@ import torch
 from torch.utils.data import DataLoader, Dataset, Sampler
 
 from asr.base.system.processes import die_with_parent, return_memory, shared_memory, start_method
+from asr.base.system.seeds import derive_seed
+from asr.base.system.signals import SIGNALS
 from asr.base.text.printable import listed
 from asr.core.build import build_batched
 from asr.core.data.batch import Batch, collate
@@ -21,13 +23,11 @@ from asr.core.data.batch_plan import BatchSampler, plan_evaluation
 from asr.core.data.dataset import Augmentation, Item, SpeechDataset
 from asr.core.data.epoch_plan import Epochs, EpochSampler
 from asr.core.data.position import Position
-from asr.core.data.seeds import derive_seed
 from asr.core.data.training_set import RunBounds, TrainingSet, count_steps
 from asr.core.data.waveforms import WaveformBatch, WaveformFeatures, collate_waveforms, without_features
 from asr.core.evaluation.manifest_sums import ManifestSums, Reduce
 from asr.core.run.names import HOURS_OF, LOSS_OF
 from asr.core.training.objective import Losses
-from asr.core.training.signals import SIGNALS
 
 if TYPE_CHECKING:
     from asr.core.data.manifest import Utterance

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any, cast
 import lightning.pytorch as pl
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 
+from asr.base.system.signals import Stopped, StopRequest
 from asr.core.run.events import EndedEarly, EventsFile
 from asr.core.training.callbacks import Patience
 from asr.core.training.compiled_blocks import compile_failure
 from asr.core.training.distributed import is_lost_connection, report_lost_connection, stop_others, take_leave
-from asr.core.training.signals import Stopped, StopRequest
 from asr.core.training.trainer import refusal
 from asr.errors import InputError, UnreachableStoreError, is_out_of_memory
 

@@ -24,9 +24,9 @@ from asr.base.settings.rule import ONLY_IN_QUOTES
 from asr.base.storage.location import without_secrets
 from asr.base.system.files import NO_ROOM
 from asr.base.system.processes import INTERRUPTED, end_without_reader, keep_memory, reader_has_gone, spin_briefly
+from asr.base.system.signals import Stopped, requeue
 from asr.base.text.printable import LineFormatter
 from asr.core.training.overrides import NAMES, in_quotes, readable, settings_named
-from asr.core.training.signals import Stopped, requeue
 from asr.errors import InputError, StoreError, how_to_install, one_line
 
 if TYPE_CHECKING:

@@ -14,10 +14,10 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
 from asr.base.system.devices import answers_at_once
+from asr.base.system.seeds import derive_seed
 from asr.base.text.printable import listed
 from asr.core import build
 from asr.core.checkpoint.load import CHECKPOINT_KEY, PREFIX
-from asr.core.data.seeds import derive_seed
 from asr.core.run.names import FAULTS
 from asr.core.training.distributed import TrainerProcesses, add_up, fail_together, gather
 from asr.core.training.gradients import divide_and_clip

@@ -13,6 +13,7 @@ import torch
 from lightning.pytorch.loggers import Logger, TensorBoardLogger
 
 from asr.base.settings.read import as_mapping
+from asr.base.system.signals import StopRequest
 from asr.core.build import several
 from asr.core.checkpoint.saved import CHECKPOINTS
 from asr.core.run.names import METRICS
@@ -22,7 +23,6 @@ from asr.core.training.metrics import MetricsFile, TensorBoardTexts
 from asr.core.training.objective import Measure
 from asr.core.training.progress import progress_callbacks
 from asr.core.training.sharding import Sharded
-from asr.core.training.signals import StopRequest
 from asr.errors import InputError, how_to_install, reason_of, shown
 
 if TYPE_CHECKING:

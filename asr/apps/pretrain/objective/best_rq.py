@@ -12,10 +12,10 @@ from torch import Tensor, nn
 from asr.apps.pretrain.without_texts import EncoderWithOutput, TrainableEncoder, WithoutTexts
 from asr.base.kernels.choice import exact
 from asr.base.settings.rule import above, number, whole
+from asr.base.system.seeds import derive_seed
 from asr.base.text.numbers import percent
 from asr.core import build
 from asr.core.data.batch import Batch, Rejected
-from asr.core.data.seeds import derive_seed
 from asr.core.evaluation.perplexity import of_loss, written
 from asr.core.training.objective import Losses, Measure, Processes, described
 from asr.errors import InputError

@@ -7,8 +7,7 @@ from typing import Generic, TypeVar
 
 from torch.utils.data import DataLoader, Dataset
 
-from asr.base.settings.rule import WORKERS
-from asr.base.system.processes import start_method, torch_threads
+from asr.base.system.processes import can_fork, start_method, torch_threads
 
 MIN_PARALLEL = 400  # with fewer arguments, starting processes takes longer than the calls
 MAX_PROCESSES = 32  # more processes would not read any faster from a disk
@@ -62,7 +61,7 @@ def in_parallel(
 
 def num_cores() -> int:
     """Return the number of cores that this process may use; 1 where workers cannot be forked."""
-    if not WORKERS.holds(2):
+    if not can_fork():
         return 1
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))

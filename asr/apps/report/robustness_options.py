@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 from asr.base.settings.rule import number, whole
 from asr.base.text.numbers import finite, interval, rate
 from asr.base.text.printable import printable
+from asr.base.text.table import lay_out, short_name
 from asr.core.cli.command import audio_progress
-from asr.core.cli.table import lay_out, short_name
 from asr.errors import InputError
 
 if TYPE_CHECKING:
+    from asr.apps.report.robustness import Condition, Harder
     from asr.base.text.normalize import Normalizer
     from asr.core.data.manifest import Utterance
-    from asr.core.evaluation.conditions import Condition, Harder
     from asr.core.evaluation.result import Evaluation
     from asr.core.recognition.inference import Inference
     from asr.core.recognition.recognizer import Recognizer
@@ -39,8 +39,8 @@ def add_conditions(parser: argparse.ArgumentParser) -> None:
 
 def conditions(options: argparse.Namespace, sample_rate: int) -> "list[Condition]":
     """Make the conditions that the options describe; [] if none of the options is given."""
+    from asr.apps.report.robustness import in_noise, in_rooms, in_simulated_rooms
     from asr.core.data.recordings import RecordingList
-    from asr.core.evaluation.conditions import in_noise, in_rooms, in_simulated_rooms
 
     made: list[Condition] = []
     if options.noise is not None:
@@ -82,7 +82,7 @@ def evaluate_harder(
     normalize: "Normalizer | None",
 ) -> "list[Harder]":
     """Evaluate a manifest under each condition."""
-    from asr.core.evaluation.conditions import evaluate_in
+    from asr.apps.report.robustness import evaluate_in
 
     results = []
     for condition in harder:

@@ -6,12 +6,12 @@ from typing import Any
 
 from torch import Tensor
 
+from asr.base.system.seeds import seeded
 from asr.base.text.normalize import Normalizer
 from asr.core.build import find_class
 from asr.core.data.dataset import load_utterance
 from asr.core.data.manifest import Utterance
 from asr.core.data.recordings import RecordingList
-from asr.core.data.seeds import seeded
 from asr.core.evaluation.result import Evaluation, evaluate
 from asr.core.recognition.inference import Inference
 from asr.core.recognition.recognizer import Recognizer
