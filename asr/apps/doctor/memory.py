@@ -255,8 +255,6 @@ def memory_by_method(
 ) -> dict[str, float]:
     """Forecast the bytes of tensors in a training step, by training method (`METHODS`), on copies of a model.
 
-    Methods that the optimizer refuses are left out.
-
     Args:
         settings: settings of the run.
         model: model to train, with or without an adapter; it is not changed.
@@ -267,13 +265,8 @@ def memory_by_method(
     needed = {}
     for name, make in METHODS.items():
         adapted = make(deepcopy(model))
-        if adapted is None:
-            continue
-        try:
-            bytes_of = _measure(settings, adapted, batch_of)
-        except InputError:
-            continue
-        needed[name] = batch_bytes(bytes_of, size, free)
+        if adapted is not None:
+            needed[name] = batch_bytes(_measure(settings, adapted, batch_of), size, free)
     return needed
 
 

@@ -1,5 +1,6 @@
 """The optimizer Muon for the matrices of an encoder's blocks, with AdamW for all other weights."""
 
+import logging
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Any, NamedTuple
 
@@ -10,8 +11,9 @@ from torch.optim.adamw import adamw
 
 from asr.base.settings.rule import PROBABILITY, Eps, above, list_of, number, whole
 from asr.components.optimizer.adamw import rate_groups
-from asr.errors import InputError
 from asr.interfaces import WeightPlace
+
+logger = logging.getLogger(__name__)
 
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)  # of the quintic polynomial whose steps bring singular values near 1
 STEPS = 5
@@ -29,7 +31,8 @@ class Muon:
 
     *Differs from the sources*: a matrix is moved only in every `every`-th step, `every` times as far, and another part
     of the matrices in each step. The momentum contains the gradient of every step. The steps of the iteration are in
-    bfloat16 on GPUs only; CPUs may emulate it.
+    bfloat16 on GPUs only; CPUs may emulate it. Without trained linear layers in the encoder's blocks (a recurrent or
+    frozen encoder, an adapter, a language model), AdamW updates all weights.
 
     Args:
         lr: learning rate of AdamW at the schedule's peak.
@@ -62,11 +65,7 @@ class Muon:
     def __call__(
         self, named_parameters: Iterable[tuple[str, nn.Parameter]], places: Mapping[str, WeightPlace]
     ) -> torch.optim.Optimizer:
-        """Return the optimizer of these parameters, whose `places` are those of `OptimizerMaker`.
-
-        Raises:
-            InputError: no matrix in the encoder's blocks is trained.
-        """
+        """Return the optimizer of these parameters, whose `places` are those of `OptimizerMaker`."""
         adamw_groups: list[dict[str, Any]] = []
         muon_groups: list[dict[str, Any]] = []
         work = [0] * self._every  # of the steps of a cycle
@@ -89,8 +88,7 @@ class Muon:
                     }
                 )
         if not muon_groups:
-            must = "optimizer=muon needs trained linear layers in the encoder's blocks"
-            raise InputError(f"{must}; this training has none. Choose optimizer=adamw.")
+            logger.info("no linear layers in the encoder's blocks are trained, so AdamW updates all weights")
         return MuonWithAdamW([*adamw_groups, *muon_groups], self._lr)
 
 
