@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 import torch
 
+from asr.base.settings.conf import default_settings
 from asr.core.build import component
 from asr.core.checkpoint.bundle import read_bundle
-from asr.core.checkpoint.formats import FORMAT, in_blocks
+from asr.core.checkpoint.formats import FORMAT, in_blocks, of_today
 from asr.core.checkpoint.load import load_recognizer
 from asr.errors import InputError
 from tests.bundles.make import in_format_11, log_probs
@@ -69,6 +70,23 @@ def test_the_settings_of_each_encoder_of_format_11_build_the_encoder_of_today(na
     assert converted.get("last_norm") is last_norm
     with torch.device("meta"):
         component("encoder", converted)(80)
+
+
+FBANK_SETTINGS = ("snip_edges", "high_hertz", "full_scale")
+
+
+@pytest.mark.parametrize("name", ["fbank", "mirrored_fbank"])
+def test_features_of_format_12_get_the_settings_that_their_class_had(name: str) -> None:
+    """Kaldi's and lhotse's filterbanks were two classes."""
+    today = default_settings("features", name)
+    kaldi = {"snip_edges": True, "high_hertz": 0, "full_scale": 32768}
+    if name == "fbank":
+        today |= kaldi  # the defaults may change, those of old bundles may not
+    old = {key: value for key, value in today.items() if key not in FBANK_SETTINGS} | {"name": name}
+    for number in (11, 12):
+        assert of_today({"format": number, "features": dict(old)}, "here")["features"] == today
+    other = {"name": "slaney_fbank", "pad_mode": "zeros"}
+    assert of_today({"format": 12, "features": other}, "here")["features"] == other
 
 
 def test_an_encoder_of_a_package_keeps_its_settings() -> None:

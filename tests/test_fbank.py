@@ -101,18 +101,45 @@ def test_energies_of_a_sine_equal_kaldis(amplitude: float) -> None:
 
 
 @pytest.mark.parametrize(("sample_rate", "num_mel_bins"), [(16000, 80), (8000, 23), (44100, 128)])
-def test_energies_equal_those_of_torchaudios_kaldi_fbank(sample_rate: int, num_mel_bins: int) -> None:
-    features = fbank(f"sample_rate={sample_rate}", f"num_mel_bins={num_mel_bins}")
-    waveform = torch.from_numpy(0.1 * noise(60000)).float()
+@pytest.mark.parametrize("name", ["fbank", "mirrored_fbank"])
+def test_energies_equal_those_of_torchaudios_kaldi_fbank(name: str, sample_rate: int, num_mel_bins: int) -> None:
+    chosen = [f"features={name}", f"features.sample_rate={sample_rate}", f"features.num_mel_bins={num_mel_bins}"]
+    features = build_features(resolved(*chosen))
     settings = {"sample_frequency": sample_rate, "num_mel_bins": num_mel_bins}
-    expected = torchaudio.compliance.kaldi.fbank(waveform[None].double() * 2.0**15, **settings)
+    if name == "mirrored_fbank":  # lhotse's
+        settings |= {"snip_edges": False, "high_freq": -400.0}
+    scale = 1.0 if name == "mirrored_fbank" else 2.0**15
+    waveform = torch.from_numpy(0.1 * noise(60000)).float()
+    expected = torchaudio.compliance.kaldi.fbank(waveform[None].double() * scale, **settings)
     actual = features.energies(waveform.double())
     assert actual.dtype == torch.float64
     # torchaudio and asr compute the filters in float32, so the weights of narrow filters are accurate to 1e-4.
     torch.testing.assert_close(actual, expected, rtol=0, atol=2e-4)
     # In float32, the FFTs of torchaudio and asr have rounding errors, which are visible in bins with little energy.
-    theirs = torchaudio.compliance.kaldi.fbank(waveform[None] * 2.0**15, **settings)
+    theirs = torchaudio.compliance.kaldi.fbank(waveform[None] * scale, **settings)
     torch.testing.assert_close(features.energies(waveform), theirs, rtol=0, atol=2e-3)
+
+
+@pytest.mark.parametrize(
+    ("given", "equal"), [("high_hertz=-400", "high_hertz=7600"), ("high_hertz=0", "high_hertz=8000")]
+)
+def test_an_upper_edge_of_0_or_less_is_relative_to_half_the_sample_rate(given: str, equal: str) -> None:
+    assert torch.equal(fbank(given).mel, fbank(equal).mel)
+
+
+@pytest.mark.parametrize("hertz", [20, 8001, -7980])
+def test_an_upper_edge_that_leaves_no_mel_bins_is_refused(hertz: int) -> None:
+    with refused(InputError, "features.high_hertz ... 20 ... 8000", got=hertz):
+        fbank(f"high_hertz={hertz}")
+
+
+def test_energies_grow_with_the_square_of_full_scale_down_to_the_floor() -> None:
+    loud, quiet = (torch.from_numpy(amplitude * noise(4000)).float() for amplitude in (0.1, 1e-6))
+    one, other = fbank("full_scale=1"), fbank("full_scale=32768")
+    difference = torch.full_like(one.energies(loud), 2 * math.log(32768))
+    torch.testing.assert_close(other.energies(loud) - one.energies(loud), difference, rtol=0, atol=1e-4)
+    assert (one.energies(quiet) == torch.tensor(torch.finfo(torch.float32).eps).log()).all()
+    assert (other.energies(quiet) > one.energies(quiet) + 1).any()
 
 
 @pytest.mark.parametrize("num_frames", [BLOCK_FRAMES - 1, BLOCK_FRAMES, BLOCK_FRAMES + 1, 2 * BLOCK_FRAMES + 1])

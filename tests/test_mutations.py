@@ -59,11 +59,11 @@ CHOICES = [
     ["head=transducer", "head/predictor=gru"],
     ["head=tdt", "head/predictor=lstm"],
     ["head=tdt", "decode=transducer_beam"],
+    ["features=mirrored_fbank"],
 ]
 if ZOO in homes():
     CHOICES += [
         ["features/normalize=unit_variance", "encoder/block/attention=shaw_attention"],
-        ["features=mirrored_fbank"],
         ["encoder=medasr_l"],
         ["encoder=wav2vec2_l"],
         ["encoder=turboctc_l", "encoder/subsampling=strided_conv", "encoder.subsampling.num_channels=4"],

@@ -1,11 +1,12 @@
-"""Convert a bundle of format 9 or 10, which no released version wrote, or of format 11, to format 12.
+"""Convert a bundle of format 9 or 10, which no released version wrote, or of an older public format, to format 13.
 
     python -m recipes.convert.bundle OLD NEW
 
 OLD is a bundle or a run folder: of a recogniser, an adapter, a language model, or an exported model. Tensors stay equal
 to the bit; a transducer with durations gets other names for its joiner's tensors. In config.json these settings change:
-head.name, head.durations, head.sigma, head.omega, decode.name, normalizer (basic_1 becomes basic), and those of an
-encoder's blocks, which are in the section encoder.block since format 12. A bundle of format 11 also loads as it is.
+head.name, head.durations, head.sigma, head.omega, decode.name, normalizer (basic_1 becomes basic), those of an
+encoder's blocks, which are in the section encoder.block since format 12, and those of fbank, which has more of them
+since format 13. A bundle of format 11 or 12 also loads as it is.
 """
 
 import json
@@ -19,11 +20,11 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
 from asr.base.system.files import real
-from asr.core.checkpoint.formats import FORMAT, OLDEST, in_blocks
+from asr.core.checkpoint.formats import FORMAT, KEY, OLDEST, of_today
 from asr.errors import InputError, reason_of, shown
 from recipes.command import AddOption, run_recipe
 
-READ = (9, 10, OLDEST)
+READ = range(9, FORMAT)
 CONFIG, WEIGHTS, RUN_BUNDLE = "config.json", "weights.safetensors", "bundle"
 OLD_JOINER, JOINER = "head.duration_joiner.", "head.joiner."
 DECODERS = {"tdt_greedy": "transducer_greedy", "tdt_beam": "transducer_beam"}
@@ -36,17 +37,16 @@ def converted(config: dict[str, Any], where: Path) -> dict[str, Any]:
     Raises:
         InputError: the bundle has another format, or is an adapter whose base changes.
     """
-    number = config.get("format", 0)
+    number = config.get(KEY, 0)
     if type(number) is not int or number not in READ:
         must = f"{where}: the format must be {', '.join(map(str, READ))}"
         cure = (
             "It needs no conversion" if number == FORMAT else "No conversion exists: train or convert the model again"
         )
         raise InputError(f"{must}; got {shown(number)}. {cure}.")
-    head, encoder = config.get("head", {}), config.get("encoder")
-    changed: dict[str, Any] = {"encoder": in_blocks(encoder)} if isinstance(encoder, dict) else {}
-    if number == OLDEST:
-        return {**config, **changed, "format": FORMAT}
+    if number >= OLDEST:
+        return {KEY: FORMAT, **of_today(config, where)}
+    head = config.get("head", {})
     if head.get("name") == "tdt" and "base" in config:
         must = f"{where}: an adapter must have a base whose tensors keep their names; its base has durations"
         raise InputError(f"{must}. Merge it with the version of asr that wrote it: python -m asr.merge.")
@@ -54,9 +54,9 @@ def converted(config: dict[str, Any], where: Path) -> dict[str, Any]:
         head = {**head, **WITHOUT_DURATIONS}
     elif head.get("name") == "tdt":
         head = {**head, "name": "transducer"}
-    changed |= {"head": head, "decode": _decode(config.get("decode", {}))}
+    changed = {KEY: OLDEST, "head": head, "decode": _decode(config.get("decode", {}))}
     changed |= {"normalizer": "basic"} if config.get("normalizer") == "basic_1" else {}
-    return {"format": FORMAT, **{key: changed.get(key, value) for key, value in config.items() if key != "format"}}
+    return {KEY: FORMAT, **of_today({key: changed.get(key, value) for key, value in config.items()}, where)}
 
 
 def _decode(decode: dict[str, Any]) -> dict[str, Any]:

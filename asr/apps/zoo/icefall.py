@@ -34,6 +34,7 @@ CHECKPOINTS = ("pretrained*.pt", "epoch-[0-9]*.pt")
 PLACES = ("", "exp/")  # folders of a model that may hold its checkpoints
 SUBWORD_PLACES = ("", "../", "data/lang_bpe_*/", "../data/lang_bpe_*/")  # relative to the checkpoint
 NUM_MEL_BINS, POSITION_HEAD_DIM = 80, 4  # of all published recipes; no tensor has these numbers
+FEATURES = "mirrored_fbank"  # file of settings
 BLANK_NAME, BOUNDARY_NAME = "<blk>", "<sos/eos>"
 DROPOUT = 0.1  # in the recipes, from step 20000 on
 
@@ -88,7 +89,7 @@ PARTS: dict[str, tuple[object, ...]] = {  # parts of asr that the model has
     "encoder": ("zipformer",),
     "encoder.block": ("zipformer_block",),
     "encoder.subsampling": ("convnext",),
-    "features": ("mirrored_fbank",),
+    "features": ("fbank",),
     "features.normalize": ("none",),
     "head": (CTC,),
 }
@@ -135,7 +136,7 @@ def read(path: Path, choices: Choices) -> ModelParts:
     _check_kind(tensors)
     encoder = encoder_config(tensors)
     tokens = _tokens(file, len(tensors["ctc_output.1.bias"]))
-    features = default_settings("features", "mirrored_fbank")
+    features = default_settings("features", FEATURES)
     notes = [f"left out: {kind}." for begin, kind in UNUSED.items() if any(name.startswith(begin) for name in tensors)]
     notes.append(
         f"{NUM_MEL_BINS} mel bins and {POSITION_HEAD_DIM} values for a distance in each head are assumed, as in all "
@@ -299,7 +300,9 @@ def fits(config: Mapping[str, Any]) -> bool:
 def write(bundle: Bundle, path: Path) -> dict[str, bytes]:
     """Convert a bundle to icefall's files, by name."""
     config, encoder = bundle.config, bundle.config["encoder"]
-    check_parts(config, "icefall", PARTS)
+    features = default_settings("features", FEATURES)
+    lhotses = {f"features.{key}": (features[key],) for key in ("snip_edges", "high_hertz", "full_scale")}
+    check_parts(config, "icefall", PARTS | lhotses)
     if PROMPT in config:
         raise InputError(f"a model for conversion to {MODEL} must have no prompt; it has one.")
     if encoder["block"]["position_head_dim"] != POSITION_HEAD_DIM:

@@ -49,6 +49,7 @@ KEYS = {
     *("left_max_position_embeddings", "right_max_position_embeddings", "add_adapter", "num_adapter_layers"),
     *("rotary_embedding_base", "max_source_positions"),
 }
+FBANK = {"snip_edges": True, "high_hertz": 0, "full_scale": 32768}  # Kaldi's defaults
 PARTS: dict[str, tuple[object, ...]] = {  # parts of asr that the model has
     "encoder": (CONFORMER, ADAPTER),
     "encoder.last_norm": (False,),
@@ -64,6 +65,7 @@ PARTS: dict[str, tuple[object, ...]] = {  # parts of asr that the model has
     "encoder.block.activation.beta": (1,),
     "encoder.block.feed_forward_bias": (True,),
     "features": ("fbank",),
+    **{f"features.{key}": (value,) for key, value in FBANK.items()},
     "features.normalize": ("unit_variance",),
     "features.normalize.eps": (VARIANCE_EPS,),
     "head": (CTC,),
@@ -187,6 +189,7 @@ def features_config(config: Section, preprocessor: Section) -> dict[str, Any]:
         raise InputError(f"preprocessor.sampling_rate must be at least {WINDOW} Hz; got {sample_rate}.")
     return {
         "name": "fbank",
+        **FBANK,
         "sample_rate": sample_rate,
         "num_mel_bins": bins,
         "frame_length_seconds": WINDOW / sample_rate,
