@@ -293,6 +293,8 @@ def _card(
     no_sherpa: str,
 ) -> str:
     from asr.apps.export.card import card, described
+    from asr.apps.export.programs import sherpa_layout
+    from asr.base.onnx.names import SHERPA
 
     return card(
         recognizer,
@@ -303,6 +305,7 @@ def _card(
         compared=compared,
         figures=figures,
         no_sherpa=no_sherpa,
+        layout=sherpa_layout(bundle.config) if SHERPA in sizes else None,
         model_card=bundle.card,
     )
 

@@ -10,6 +10,7 @@ import torch
 
 from asr.apps.export.examples import by_sherpa, of_ctc, of_stream, of_transducer
 from asr.apps.export.program import OPSET, Net
+from asr.apps.export.sherpa_ctc import NEMO, SHERPA_LAYOUTS, SherpaLayout
 from asr.apps.export.sherpa_transducer import MAX_SYMBOLS
 from asr.apps.export.transducer_programs import head_of
 from asr.base.onnx.names import DATA, DATA_FILES, ENCODER, NET_INPUTS, STEP
@@ -94,7 +95,7 @@ Save this program as `transcribe.py` in the folder of the other files; it runs f
 and use config.json and the tokenizer's file. They need `pip install '.[onnx]'` in a checkout of asr.
 {before}"""
 
-_SHERPA = """sherpa-onnx computes slightly different features, so a few texts may differ.{limit}
+_SHERPA = """{note}{limit}
 
     pip install sherpa-onnx soundfile
     python transcribe_sherpa.py recording.wav
@@ -120,6 +121,7 @@ def card(
     compared: str,
     figures: str,
     no_sherpa: str,
+    layout: SherpaLayout | None,
     model_card: str,
 ) -> str:
     """Return the content of README.md.
@@ -133,6 +135,7 @@ def card(
         compared: description of the comparison with the model.
         figures: table of measurements; may be empty.
         no_sherpa: why there is no program for sherpa-onnx; "": there is one.
+        layout: layout of the program for sherpa-onnx; None: there is none, or the model is a transducer.
         model_card: model card of the bundle.
     """
     rows = [f"| `{name}` | {size / 1e6:.1f} MB | {inputs} |" for name, size, inputs in files]
@@ -150,7 +153,7 @@ def card(
         figures=f"{figures}\n" if figures else "",
         python=of_transducer(model, max_symbols) if is_transducer else of_ctc(model),
         streamed=_streamed(model) if STEP in names else "",
-        sherpa=NO_SHERPA.format(reason=no_sherpa) if no_sherpa else _by_sherpa(model, is_transducer),
+        sherpa=NO_SHERPA.format(reason=no_sherpa) if no_sherpa else _by_sherpa(model, layout),
         before=_quoted(model_card),
     )
 
@@ -164,10 +167,12 @@ def _outputs(model: Model) -> str:
     )
 
 
-def _by_sherpa(model: Model, is_transducer: bool) -> str:
+def _by_sherpa(model: Model, layout: SherpaLayout | None) -> str:
     """Return how to recognise with sherpa-onnx."""
-    limit = _SHERPA_LIMIT.format(limit=MAX_SYMBOLS[bool(head_of(model).durations)]) if is_transducer else ""
-    return _SHERPA.format(limit=limit, python=by_sherpa(is_transducer))
+    if layout is not None:
+        return _SHERPA.format(note=layout.note, limit="", python=by_sherpa(model, layout.reader))
+    limit = _SHERPA_LIMIT.format(limit=MAX_SYMBOLS[bool(head_of(model).durations)])
+    return _SHERPA.format(note=SHERPA_LAYOUTS[NEMO].note, limit=limit, python=by_sherpa(model, None))
 
 
 def _streamed(model: Model) -> str:

@@ -134,8 +134,11 @@ recognize(np.zeros(0, dtype=np.float32), True)
 print()
 """
 
-_SHERPA_CTC = """sherpa_onnx.OfflineRecognizer.from_nemo_ctc(
-    model=f"{FOLDER}/model-sherpa.onnx", tokens=f"{FOLDER}/tokens.txt"
+_SHERPA_CTC = """sherpa_onnx.OfflineRecognizer.{reader}(
+    model=f"{{FOLDER}}/model-sherpa.onnx",
+    tokens=f"{{FOLDER}}/tokens.txt",
+    sample_rate={sample_rate},
+    feature_dim={features_dim},
 )"""
 _SHERPA_TRANSDUCER = """sherpa_onnx.OfflineRecognizer.from_transducer(
     encoder=f"{FOLDER}/encoder-sherpa.onnx",
@@ -182,9 +185,17 @@ def of_transducer(model: Model, max_symbols: int | None) -> str:
     )
 
 
-def by_sherpa(is_transducer: bool) -> str:
-    """Return the example program that recognises with sherpa-onnx."""
-    return _SHERPA.format(recognizer=_SHERPA_TRANSDUCER if is_transducer else _SHERPA_CTC)
+def by_sherpa(model: Model, reader: str | None) -> str:
+    """Return the example program that recognises with sherpa-onnx.
+
+    Args:
+        model: the exported model.
+        reader: method that opens the program of a CTC model; None: the model is a transducer.
+    """
+    if reader is None:
+        return _SHERPA.format(recognizer=_SHERPA_TRANSDUCER)
+    features = {"sample_rate": model.features.sample_rate, "features_dim": model.features.dim}
+    return _SHERPA.format(recognizer=_SHERPA_CTC.format(reader=reader, **features))
 
 
 def of_stream(model: Model) -> str:

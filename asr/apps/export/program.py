@@ -13,7 +13,6 @@ from torch import Tensor, nn
 from asr.apps.export.program_weights import MIN_BYTES
 from asr.base.onnx.names import FEATURES, FRONT_END_INPUTS, NET_INPUTS, NET_OUTPUTS
 from asr.components.features.batched.front_end import FrontEnd
-from asr.components.features.slaney_fbank import SlaneyFbank
 from asr.core.recognition.model import Model
 from asr.errors import InputError
 from asr.interfaces import Encoded
@@ -22,7 +21,6 @@ if TYPE_CHECKING:
     from onnx import ModelProto, ValueInfoProto
 
 OPSET = 18
-SHERPA_MELS = 80  # mel bins that sherpa-onnx computes for CTC
 SHERPA_INPUTS = ("audio_signal", "length")
 BATCH = {0: "batch"}  # the first dimension of all inputs, which may have any size
 OUT_FRAMES = "encoder_frames"  # name of the dimension of output frames
@@ -78,8 +76,14 @@ def export_front_end(model: Model) -> "ModelProto":
     return write_down(FrontEnd(model.features), example, names, dynamic)
 
 
-def joined(front_end: "ModelProto", net: "ModelProto") -> "ModelProto":
-    """Join two programs into one that maps waveforms (B, S) and sample_counts (B,) to the outputs of `net`."""
+def joined(front_end: "ModelProto", net: "ModelProto", inputs: tuple[str, str]) -> "ModelProto":
+    """Join a program that computes features to one that takes them.
+
+    Args:
+        front_end: program whose outputs are features and feature_lengths.
+        net: program whose inputs they are.
+        inputs: names of the inputs of `front_end`, which are those of the joined program.
+    """
     from onnx.compose import add_prefix, merge_graphs
     from onnx.helper import make_model
 
@@ -88,25 +92,8 @@ def joined(front_end: "ModelProto", net: "ModelProto") -> "ModelProto":
     # onnx.compose.merge_models makes the same program, but also checks it, and would not find the data file.
     producer = {"producer_name": "onnx.compose.merge_models", "producer_version": "1.0", "model_version": 1}
     program = make_model(graph, opset_imports=net.opset_import, ir_version=net.ir_version, domain="", **producer)
-    _rename(program, {PREFIX + name: name for name in FRONT_END_INPUTS})
+    _rename(program, {PREFIX + name: name for name in inputs})
     return _plain(program)
-
-
-def for_sherpa(net: "ModelProto", model: Model) -> "ModelProto":
-    """Convert a CTC program to the format that sherpa-onnx expects of a NeMo model, and add the metadata."""
-    from onnx import ModelProto, helper
-
-    program = ModelProto()
-    program.CopyFrom(net)
-    take_sherpa_inputs(program)
-    metadata = {
-        "model_type": "EncDecCTCModelBPE",
-        "vocab_size": str(model.tokenizer.vocab_size),
-        "subsampling_factor": str(model.encoder.stride),
-        "normalize_type": "per_feature",
-    }
-    helper.set_model_props(program, metadata)
-    return program
 
 
 def take_sherpa_inputs(program: "ModelProto") -> None:
@@ -121,23 +108,6 @@ def take_sherpa_inputs(program: "ModelProto") -> None:
     for node in program.graph.node:
         node.input[:] = [FEATURES if name == signal.name else name for name in node.input]
     program.graph.node.insert(0, helper.make_node("Transpose", [signal.name], [FEATURES], FEATURES, perm=[0, 2, 1]))
-
-
-def unlike_sherpa(features: Mapping[str, Any], is_transducer: bool) -> list[str]:
-    """List the settings of features that differ from the features that sherpa-onnx computes for a NeMo model.
-
-    For a transducer, sherpa-onnx reads the number of mel bins from the program; for CTC the number is 80.
-    """
-    name, normalize = SlaneyFbank.__module__.rpartition(".")[2], "utterance_cmvn"
-    if features["name"] != name:
-        return [f"features={features['name']} instead of {name}"]
-    computed = {"sample_rate": 16000, "frame_length_seconds": 0.025, "frame_shift_seconds": 0.01}
-    computed |= {} if is_transducer else {"num_mel_bins": SHERPA_MELS}
-    keys = [key for key, value in computed.items() if features[key] != value]
-    different = [f"features.{key}={features[key]} instead of {computed[key]}" for key in keys]
-    if features["normalize"]["name"] != normalize:
-        different.append(f"features/normalize={features['normalize']['name']} instead of {normalize}")
-    return different
 
 
 def write_down(

@@ -8,13 +8,15 @@ from typing import TYPE_CHECKING
 from torch import Tensor
 
 from asr.apps.export import sherpa_transducer, stream_step, transducer_programs
-from asr.apps.export.agreement import OF_FEATURES, OF_SHERPA, OF_WAVEFORMS, ProgramDifference, check, difference
-from asr.apps.export.program import Net, ctc_net, export_front_end, export_net, for_sherpa, joined, unlike_sherpa
+from asr.apps.export.agreement import OF_FEATURES, OF_WAVEFORMS, ProgramDifference, check, difference
+from asr.apps.export.program import Net, ctc_net, export_front_end, export_net, joined
 from asr.apps.export.quantization import smaller as smaller
+from asr.apps.export.sherpa_ctc import SHERPA_LAYOUTS, SherpaLayout, unlike_sherpa
 from asr.base.onnx.names import (
     DATA,
     ENCODER,
     FRONT_END,
+    FRONT_END_INPUTS,
     JOINER,
     NETS,
     OPENED,
@@ -34,7 +36,7 @@ from asr.errors import InputError
 if TYPE_CHECKING:
     from onnx import ModelProto
 
-FORMS = {PROGRAM: OF_FEATURES, ENCODER: OF_FEATURES, SHERPA: OF_SHERPA} | dict.fromkeys(NETS.values(), OF_WAVEFORMS)
+FORMS = {PROGRAM: OF_FEATURES, ENCODER: OF_FEATURES} | dict.fromkeys(NETS.values(), OF_WAVEFORMS)
 PACKAGES = ("onnx", "onnxscript", "onnxruntime")  # packages of the extra `onnx`
 OnStep = Callable[[str], None]
 Parts = Mapping[str, "ModelProto"]  # programs by file name, including the program that computes the features
@@ -97,14 +99,14 @@ def all_programs(parts: Parts, recognizer: Recognizer, config: Config) -> "dict[
         config: config of the model.
     """
     [name] = parts.keys() & NETS.keys()
-    programs = {name: parts[name], NETS[name]: joined(parts[FRONT_END], parts[name])}
+    programs = {name: parts[name], NETS[name]: joined(parts[FRONT_END], parts[name], FRONT_END_INPUTS)}
     left_out = set() if STEP in parts else {FRONT_END}  # streams need the features as a separate program
     if why_not_for_sherpa(recognizer, config):
         left_out.update(SHERPA_TRANSDUCER)
     elif SHERPA_DECODER in parts:
         programs[SHERPA_ENCODER] = sherpa_transducer.sherpa_encoder(parts[ENCODER], recognizer.model)
     elif name == PROGRAM:
-        programs[SHERPA] = for_sherpa(parts[name], recognizer.model)
+        programs[SHERPA] = sherpa_layout(config).converted(parts[name], recognizer.model)
     return programs | {name: part for name, part in parts.items() if name not in left_out}
 
 
@@ -116,8 +118,18 @@ def why_not_for_sherpa(recognizer: Recognizer, config: Config) -> str:
             supported = "sherpa-onnx supports only the durations 0, 1, 2 and so on"
             return f"{supported}, and this model has {list(head.durations)}."
     if different := unlike_sherpa(config["features"], is_transducer(recognizer)):
-        return f"sherpa-onnx computes its own features, and this model has others: {', '.join(different)}."
+        others = f"sherpa-onnx computes its own features, and this model has others: {', '.join(different)}"
+        return f"{others}. It runs a model that is trained with the latter."
+    strides = (None, recognizer.model.encoder.stride)
+    if not is_transducer(recognizer) and (layout := sherpa_layout(config)).stride not in strides:
+        times = f"sherpa-onnx computes the times of this model's tokens for a stride of {layout.stride}"
+        return f"{times}, and its encoder has {recognizer.model.encoder.stride}. Train one with features=slaney_fbank."
     return ""
+
+
+def sherpa_layout(config: Config) -> SherpaLayout:
+    """Return the layout for sherpa-onnx of a CTC model whose features sherpa-onnx computes."""
+    return SHERPA_LAYOUTS[config["features"]["name"]]
 
 
 def size(files: Files) -> int:
@@ -153,7 +165,8 @@ def differences(
         differences[name] = difference()
         check(name, differences[name])
 
-    for name, form in FORMS.items():
+    forms = FORMS | ({SHERPA: sherpa_layout(config).form} if SHERPA in files else {})
+    for name, form in forms.items():
         if name in files:
             compared(name, partial(difference, recognizer, actual, files[name], form, audio, net))
     if PREDICTOR in files:
