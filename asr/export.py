@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from asr.apps.export.agreement import ProgramDifference
     from asr.apps.export.browser_runtime import Runtime
     from asr.apps.export.programs import Files
+    from asr.apps.export.sherpa_layouts import SherpaLayout
     from asr.core.checkpoint.bundle import Bundle
     from asr.core.data.manifest import Utterance
     from asr.core.recognition.recognizer import Recognizer
@@ -54,6 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         check_exportable,
         differences,
         is_transducer,
+        layout_of,
         smaller,
         why_not_for_sherpa,
         written_down,
@@ -79,7 +81,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                     print(step, file=sys.stderr, flush=True)
 
             runtime = _runtime(options, bundle, recognizer, on_step)
-            parts = written_down(recognizer, folder, on_step)
+            parts = written_down(recognizer, bundle.config, folder, on_step)
             programs = all_programs(parts, recognizer, bundle.config)
             files = write(programs, folder)
             comparison = differences(recognizer, bundle.config, files, audio, on_step)
@@ -99,8 +101,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         else:
             sizes = {name: path.stat().st_size for name, path in files.items()}
             no_sherpa = why_not_for_sherpa(recognizer, bundle.config)
-            card = _card(options, bundle, recognizer, programs, sizes, compared, figures, no_sherpa)
-            replace_exported(options.output, bundle, files, token_files(recognizer.model.tokenizer, files), card)
+            layout = layout_of(recognizer, bundle.config)
+            card = _card(options, bundle, recognizer, programs, sizes, compared, figures, layout, no_sherpa)
+            tokens = token_files(recognizer.model.tokenizer, files, layout is not None and layout.blank_last)
+            replace_exported(options.output, bundle, files, tokens, card)
             listed = ", ".join(f"{name} ({size / 1e6:.1f} MB)" for name, size in sizes.items())
             print(f"{options.output}: {listed}")
             if no_sherpa:
@@ -290,11 +294,10 @@ def _card(
     sizes: Mapping[str, int],
     compared: str,
     figures: str,
+    layout: "SherpaLayout | None",
     no_sherpa: str,
 ) -> str:
     from asr.apps.export.card import card, described
-    from asr.apps.export.programs import sherpa_layout
-    from asr.base.onnx.names import SHERPA
 
     return card(
         recognizer,
@@ -305,7 +308,7 @@ def _card(
         compared=compared,
         figures=figures,
         no_sherpa=no_sherpa,
-        layout=sherpa_layout(bundle.config) if SHERPA in sizes else None,
+        layout=layout,
         model_card=bundle.card,
     )
 

@@ -13,6 +13,7 @@ sherpa-onnx computes its own features; the other contenders use the features of 
 
 import argparse
 import itertools
+import json
 import re
 import subprocess
 import sys
@@ -24,6 +25,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from asr.apps.export.sherpa_layouts import LAYOUTS
 from asr.base.audio.load import load_waveform
 from asr.base.text.normalize import get_normalizer
 from asr.base.text.numbers import interval
@@ -158,7 +160,8 @@ def load(contender: Contender, threads: int) -> Transcribe:
 def _sherpa(folder: Path, threads: int) -> Transcribe:
     import sherpa_onnx
 
-    recognizer = sherpa_onnx.OfflineRecognizer.from_nemo_ctc(
+    features = json.loads((folder / "config.json").read_text(encoding="utf-8"))["features"]["name"]
+    recognizer = getattr(sherpa_onnx.OfflineRecognizer, LAYOUTS[features].ctc_reader)(
         model=str(folder / "model-sherpa.onnx"), tokens=str(folder / "tokens.txt"), num_threads=threads
     )
 

@@ -18,7 +18,9 @@ import onnx
 
 from asr.apps.export.program import BATCH, write_down
 from asr.apps.export.programs import why_not_for_sherpa
-from asr.apps.export.sherpa_ctc import ZIPFORMER_INPUTS, unlike_sherpa
+from asr.apps.export.sherpa_ctc import ZIPFORMER_INPUTS
+from asr.apps.export.sherpa_layouts import unlike_sherpa
+from asr.apps.export.sherpa_stateless import StatelessDecoder
 from asr.base.settings.conf import default_settings
 from asr.convert import main as convert
 from asr.core.build import build_features
@@ -27,34 +29,37 @@ from asr.core.checkpoint.load import load_recognizer
 from asr.core.data.manifest import read_manifest
 from asr.export import main as export
 from tests.conftest import STACKS, TINY, resolved, settings_with, tone_corpus
-from tests.test_export_transducers import sound, texts_of
+from tests.test_export_transducers import sound, texts_of, transducer_bundle
 from tests.test_icefall import checkpoint, subwords, vocabulary
 from tests.test_onnx import amplify, follow, tiny_bundle
 from tests.tones import sentences, write_corpus
 
 BY_SHERPA = """
-import sys, sherpa_onnx, soundfile
+import os, sys, sherpa_onnx, soundfile
 
-folder, *recordings = sys.argv[1:]
-model = sherpa_onnx.OfflineRecognizer.from_zipformer_ctc(
-    model=f"{folder}/model-sherpa.onnx", tokens=f"{folder}/tokens.txt"
-)
+folder, method, *recordings = sys.argv[1:]
+parts = {name: f"{folder}/{name}-sherpa.onnx" for name in ("encoder", "decoder", "joiner")}
+tokens = f"{folder}/tokens.txt"
+if os.path.exists(parts["encoder"]):
+    model = sherpa_onnx.OfflineRecognizer.from_transducer(**parts, tokens=tokens, decoding_method=method)
+else:
+    model = sherpa_onnx.OfflineRecognizer.from_zipformer_ctc(model=f"{folder}/model-sherpa.onnx", tokens=tokens)
 streams = [model.create_stream() for _ in recordings]
 for stream, recording in zip(streams, recordings):
     waveform, sample_rate = soundfile.read(recording, dtype="float32")
     stream.accept_waveform(sample_rate, waveform)
 model.decode_streams(streams)
 for stream in streams:
-    print(*stream.result.tokens, sep="\\t") if {tokens} else print(stream.result.text)
+    print(*stream.result.tokens, sep="\t") if {tokens} else print(stream.result.text)
 """
 
 
-def by_sherpa(folder: Path, paths: list[str], tokens: bool = False) -> list[str]:
+def by_sherpa(folder: Path, paths: list[str], tokens: bool = False, method: str = "greedy_search") -> list[str]:
     """Return the texts of sherpa-onnx, or its tokens, for recordings in one batch.
 
     It runs in a separate process, because its errors crash the process.
     """
-    command = [sys.executable, "-c", BY_SHERPA.replace("{tokens}", str(tokens)), str(folder), *paths]
+    command = [sys.executable, "-c", BY_SHERPA.replace("{tokens}", str(tokens)), str(folder), method, *paths]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return done.stdout.splitlines()
@@ -66,6 +71,10 @@ def recordings(folder: Path, sample_rate: int = 16_000) -> list[str]:
         waveform = sound(seconds * sample_rate / 16_000, number)
         soundfile.write(folder / f"{number}.wav", waveform.numpy(), sample_rate, subtype="FLOAT")
     return [str(path) for path in sorted(folder.glob("*.wav"))]
+
+
+STATELESS = ["encoder=conformer_xs", "encoder.block.convolution.kernel_size=7", "features=mirrored_fbank"]
+STATELESS += ["head=transducer", "head/predictor=stateless", "head.predictor.dim=12"]
 
 
 # ---- features
@@ -116,7 +125,7 @@ def test_a_model_needs_the_features_that_sherpa_onnx_computes() -> None:
         assert others == ["features.sample_rate", "features/normalize"]
         more = unlike("features=slaney_fbank", "features.num_mel_bins=128", is_transducer=is_transducer)
         assert (more == []) is is_transducer
-    assert unlike("features=mirrored_fbank", is_transducer=True) == ["features"]
+    assert unlike("features=mirrored_fbank", is_transducer=True) == []
     for free in ("features/normalize=loud_frame_cmvn", "features.sample_rate=8000", "features.num_mel_bins=64"):
         assert unlike("features=mirrored_fbank", free) == []
     kaldis = ["features.snip_edges=true", "features.high_hertz=0", "features.full_scale=32768"]
@@ -127,6 +136,35 @@ def test_an_encoder_of_another_stride_is_left_out_because_its_times_would_be_wro
     bundle = tiny_bundle(tmp_path, "encoder=fast_conformer_s", "encoder.dim=16", "features=mirrored_fbank")
     reason = why_not_for_sherpa(load_recognizer(bundle), read_bundle(bundle).config)
     assert all(word in reason for word in ("stride", "4", "8", "slaney_fbank"))
+
+
+@pytest.mark.parametrize(
+    ("chosen", "named"),
+    [
+        (["head=transducer", "head/predictor=lstm"], ["stateless"]),
+        (["head=tdt", "head/predictor=stateless"], ["durations"]),
+        (["head=transducer", "encoder=fast_conformer_s"], ["stride", "4", "8"]),
+    ],
+)
+def test_a_transducer_without_a_counterpart_is_left_out_with_the_reason(
+    chosen: list[str], named: list[str], tmp_path: Path
+) -> None:
+    bundle = transducer_bundle(tmp_path / "bundle", *STATELESS, *chosen)
+    reason = why_not_for_sherpa(load_recognizer(bundle), read_bundle(bundle).config)
+    assert all(word in reason for word in (*named, "slaney_fbank"))
+
+
+@pytest.mark.parametrize("num_tokens", [1, 2, 4])
+@torch.no_grad()
+def test_the_decoder_takes_the_last_tokens_and_no_token_before_the_first(num_tokens: int, tmp_path: Path) -> None:
+    chosen = [*STATELESS, f"head.predictor.num_tokens={num_tokens}"]
+    head: Any = load_recognizer(transducer_bundle(tmp_path / "bundle", *chosen)).model.head
+    tokens = torch.tensor([[3, 1, 4, 1, 5], [5, 2, 2, 3, 1]])
+    expected = head.joiner.of_tokens(head.predictor(tokens))  # (2, 6, J)
+    history = torch.cat([torch.full((2, num_tokens - 1), -1), torch.zeros(2, 1, dtype=torch.int64), tokens], dim=1)
+    for number in range(6):
+        out = StatelessDecoder(head)(history[:, number : number + num_tokens])
+        torch.testing.assert_close(out, expected[:, number], rtol=0, atol=1e-5)
 
 
 # ---- models
@@ -156,6 +194,22 @@ def test_sherpa_onnx_writes_the_texts_of_icefalls_zipformer(tmp_path: Path) -> N
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
+def test_sherpa_onnx_writes_the_texts_of_a_transducer_that_emits_one_token_in_a_frame(tmp_path: Path) -> None:
+    pytest.importorskip("sherpa_onnx", reason="sherpa-onnx is not installed")
+    one = ["head.ctc_weight=0", "decode=transducer_greedy", "decode.max_symbols=1"]
+    bundle = transducer_bundle(tmp_path / "bundle", *STATELESS, "head.predictor.num_tokens=3", *one)
+    paths = recordings(tmp_path)
+    expected = texts_of(bundle, paths)
+    assert len(set(expected)) == len(paths)
+    assert export([str(bundle), "-o", str(tmp_path / "exported")]) == 0
+    assert by_sherpa(tmp_path / "exported", paths) == expected
+    assert follow(tmp_path / "exported", 1, Path(paths[0]), tmp_path) == expected[0]
+    files = {file.name for file in (tmp_path / "exported").iterdir()}
+    assert "tokens-sherpa.txt" not in files  # the blank is token 0 in asr and in sherpa-onnx
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_the_program_in_the_readme_names_the_sample_rate_and_the_mel_bins_of_the_model(tmp_path: Path) -> None:
     pytest.importorskip("sherpa_onnx", reason="sherpa-onnx is not installed")
     chosen = ["features=mirrored_fbank", "features/normalize=utterance_cmvn", "features.num_mel_bins=40"]
@@ -173,6 +227,7 @@ ZIPFORMER = [
 TRAINED = {  # the program contains the normalisation, with the statistics of the training set for global_cmvn
     "conformer": [*TINY, "features/normalize=loud_frame_cmvn"],
     "conformer, statistics": [*TINY, "features/normalize=global_cmvn"],
+    "transducer": [*TINY, *STATELESS[3:], "head.joint_dim=64", "head.predictor.dim=32", "decode.max_symbols=1"],
     "zipformer": [*(setting for setting in TINY if not setting.startswith("encoder.")), *ZIPFORMER],
 }
 
@@ -197,5 +252,8 @@ def test_sherpa_onnx_writes_the_texts_of_a_trained_model_in_float32_and_int8(cho
         assert export([str(run), "-o", str(folder), *options]) == 0
         assert texts_of(folder, paths) == expected
         assert by_sherpa(folder, paths) == expected
-    sizes = [(tmp_path / name / "model-sherpa.onnx").stat().st_size for name in ("int8", "float32")]
+    [program] = {"model-sherpa.onnx", "encoder-sherpa.onnx"} & {path.name for path in folder.iterdir()}
+    sizes = [(tmp_path / name / program).stat().st_size for name in ("int8", "float32")]
     assert sizes[0] < 0.7 * sizes[1]
+    if program == "encoder-sherpa.onnx":
+        assert by_sherpa(tmp_path / "float32", paths, method="modified_beam_search") == expected

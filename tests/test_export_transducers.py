@@ -152,9 +152,10 @@ def test_durations_that_sherpa_onnx_supports_are_recognised() -> None:
 def test_the_blank_is_first_in_the_token_file_of_asr_and_last_in_that_of_sherpa_onnx() -> None:
     tokenizer = Char()
     tokenizer.fit([" a"])
-    files = token_files(tokenizer, {"encoder-sherpa.onnx"})
+    files = token_files(tokenizer, {"encoder-sherpa.onnx"}, blank_last=True)
     assert files == {"tokens.txt": "<blk> 0\n▁ 1\na 2\n", "tokens-sherpa.txt": "▁ 0\na 1\n<blk> 2\n"}
-    assert token_files(tokenizer, {"model.onnx"}).keys() == {"tokens.txt"}
+    assert token_files(tokenizer, {"model.onnx"}, blank_last=True).keys() == {"tokens.txt"}
+    assert token_files(tokenizer, {"encoder-sherpa.onnx"}, blank_last=False).keys() == {"tokens.txt"}
 
 
 # ---- slow tests, in which each export takes at least 15 s

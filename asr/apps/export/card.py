@@ -10,8 +10,7 @@ import torch
 
 from asr.apps.export.examples import by_sherpa, of_ctc, of_stream, of_transducer
 from asr.apps.export.program import OPSET, Net
-from asr.apps.export.sherpa_ctc import NEMO, SHERPA_LAYOUTS, SherpaLayout
-from asr.apps.export.sherpa_transducer import MAX_SYMBOLS
+from asr.apps.export.sherpa_layouts import SherpaLayout
 from asr.apps.export.transducer_programs import head_of
 from asr.base.onnx.names import DATA, DATA_FILES, ENCODER, NET_INPUTS, STEP
 from asr.base.onnx.session import run, session
@@ -105,7 +104,7 @@ Save this program as `transcribe_sherpa.py` in the folder of the other files; it
 ```python
 {python}```
 """
-_SHERPA_LIMIT = " It emits at most {limit} tokens\nper frame."
+_SHERPA_LIMIT = " It emits at most {limit}\nper frame."
 
 SECONDS = 10  # length of the recording that `speeds` times
 TURNS = 5  # of `speeds`; the median counts
@@ -134,8 +133,8 @@ def card(
         files: name, size in bytes and inputs of each program; data files have the names of their programs as inputs.
         compared: description of the comparison with the model.
         figures: table of measurements; may be empty.
-        no_sherpa: why there is no program for sherpa-onnx; "": there is one.
-        layout: layout of the program for sherpa-onnx; None: there is none, or the model is a transducer.
+        no_sherpa: why there is no program for sherpa-onnx, if there is none.
+        layout: layout of the programs for sherpa-onnx; None: there are none.
         model_card: model card of the bundle.
     """
     rows = [f"| `{name}` | {size / 1e6:.1f} MB | {inputs} |" for name, size, inputs in files]
@@ -153,7 +152,7 @@ def card(
         figures=f"{figures}\n" if figures else "",
         python=of_transducer(model, max_symbols) if is_transducer else of_ctc(model),
         streamed=_streamed(model) if STEP in names else "",
-        sherpa=NO_SHERPA.format(reason=no_sherpa) if no_sherpa else _by_sherpa(model, layout),
+        sherpa=_by_sherpa(model, layout, is_transducer) if layout else NO_SHERPA.format(reason=no_sherpa),
         before=_quoted(model_card),
     )
 
@@ -167,12 +166,13 @@ def _outputs(model: Model) -> str:
     )
 
 
-def _by_sherpa(model: Model, layout: SherpaLayout | None) -> str:
+def _by_sherpa(model: Model, layout: SherpaLayout, is_transducer: bool) -> str:
     """Return how to recognise with sherpa-onnx."""
-    if layout is not None:
-        return _SHERPA.format(note=layout.note, limit="", python=by_sherpa(model, layout.reader))
-    limit = _SHERPA_LIMIT.format(limit=MAX_SYMBOLS[bool(head_of(model).durations)])
-    return _SHERPA.format(note=SHERPA_LAYOUTS[NEMO].note, limit=limit, python=by_sherpa(model, None))
+    limit = ""
+    if is_transducer:
+        most = layout.max_symbols[bool(head_of(model).durations)]
+        limit = _SHERPA_LIMIT.format(limit=f"{most} token{'s' if most > 1 else ''}")
+    return _SHERPA.format(note=layout.note, limit=limit, python=by_sherpa(model, layout, is_transducer))
 
 
 def _streamed(model: Model) -> str:

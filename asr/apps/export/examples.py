@@ -2,6 +2,8 @@
 
 from typing import cast
 
+from asr.apps.export.exported_folder import SHERPA_TOKENS, TOKENS
+from asr.apps.export.sherpa_layouts import SherpaLayout
 from asr.apps.export.stream_step import chunk_frames
 from asr.apps.export.transducer_programs import head_of
 from asr.core.recognition.model import Model
@@ -141,11 +143,13 @@ _SHERPA_CTC = """sherpa_onnx.OfflineRecognizer.{reader}(
     feature_dim={features_dim},
 )"""
 _SHERPA_TRANSDUCER = """sherpa_onnx.OfflineRecognizer.from_transducer(
-    encoder=f"{FOLDER}/encoder-sherpa.onnx",
-    decoder=f"{FOLDER}/decoder-sherpa.onnx",
-    joiner=f"{FOLDER}/joiner-sherpa.onnx",
-    tokens=f"{FOLDER}/tokens-sherpa.txt",
-    model_type="nemo_transducer",
+    encoder=f"{{FOLDER}}/encoder-sherpa.onnx",
+    decoder=f"{{FOLDER}}/decoder-sherpa.onnx",
+    joiner=f"{{FOLDER}}/joiner-sherpa.onnx",
+    tokens=f"{{FOLDER}}/{tokens}",
+    model_type="{model_type}",
+    sample_rate={sample_rate},
+    feature_dim={features_dim},
 )"""
 
 _SHERPA = """import sys
@@ -185,17 +189,15 @@ def of_transducer(model: Model, max_symbols: int | None) -> str:
     )
 
 
-def by_sherpa(model: Model, reader: str | None) -> str:
-    """Return the example program that recognises with sherpa-onnx.
-
-    Args:
-        model: the exported model.
-        reader: method that opens the program of a CTC model; None: the model is a transducer.
-    """
-    if reader is None:
-        return _SHERPA.format(recognizer=_SHERPA_TRANSDUCER)
+def by_sherpa(model: Model, layout: SherpaLayout, is_transducer: bool) -> str:
+    """Return the example program that recognises with sherpa-onnx."""
     features = {"sample_rate": model.features.sample_rate, "features_dim": model.features.dim}
-    return _SHERPA.format(recognizer=_SHERPA_CTC.format(reader=reader, **features))
+    if is_transducer:
+        tokens = SHERPA_TOKENS if layout.blank_last else TOKENS
+        opened = _SHERPA_TRANSDUCER.format(model_type=layout.transducer_type, tokens=tokens, **features)
+    else:
+        opened = _SHERPA_CTC.format(reader=layout.ctc_reader, **features)
+    return _SHERPA.format(recognizer=opened)
 
 
 def of_stream(model: Model) -> str:

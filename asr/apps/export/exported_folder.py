@@ -48,17 +48,19 @@ def replace_exported(
     replace_folder(folder, _names(bundle), ALWAYS, write)
 
 
-def token_files(tokenizer: Tokenizer, programs: Collection[str]) -> dict[str, str]:
+def token_files(tokenizer: Tokenizer, programs: Collection[str], blank_last: bool) -> dict[str, str]:
     """Return the token files by name, in a common format: a piece and its id per line, ▁ for a space.
 
     A transducer of sherpa-onnx also has `bpe.vocab`, from which sherpa-onnx spells hotwords: a piece and its score.
 
     Args:
         tokenizer: its tokens.
-        programs: names of the programs; sherpa-onnx's transducers have the blank last.
+        programs: names of the programs.
+        blank_last: whether sherpa-onnx needs the blank last, if the programs are a transducer's.
     """
     spelled = ["<blk>", *(piece.replace(" ", "▁") for piece in tokenizer.names[1:])]
-    orders = {TOKENS: spelled} | ({SHERPA_TOKENS: tokens_in_order(spelled)} if SHERPA_ENCODER in programs else {})
+    has_own_order = blank_last and SHERPA_ENCODER in programs
+    orders = {TOKENS: spelled} | ({SHERPA_TOKENS: tokens_in_order(spelled)} if has_own_order else {})
     files = {
         name: "".join(f"{piece} {number}\n" for number, piece in enumerate(order)) for name, order in orders.items()
     }

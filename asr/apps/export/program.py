@@ -110,6 +110,24 @@ def take_sherpa_inputs(program: "ModelProto") -> None:
     program.graph.node.insert(0, helper.make_node("Transpose", [signal.name], [FEATURES], FEATURES, perm=[0, 2, 1]))
 
 
+def drop_unused(program: "ModelProto") -> None:
+    """Remove nodes and weights that no output needs, such as those of a CTC head."""
+    needed = {output.name for output in program.graph.output}
+    nodes = []
+    for node in reversed(program.graph.node):
+        if needed & set(node.output):
+            nodes.append(node)
+            needed |= set(node.input)
+    weights = [tensor for tensor in program.graph.initializer if tensor.name in needed]
+    nodes.reverse()
+    for field, parts in ((program.graph.node, nodes), (program.graph.initializer, weights)):
+        copies = [type(part)() for part in parts]
+        for copy, part in zip(copies, parts, strict=True):
+            copy.CopyFrom(part)
+        del field[:]
+        field.extend(copies)
+
+
 def write_down(
     net: nn.Module,
     example: tuple[Any, ...],

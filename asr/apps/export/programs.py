@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
-from asr.apps.export import sherpa_transducer, stream_step, transducer_programs
+from asr.apps.export import stream_step, transducer_programs
 from asr.apps.export.agreement import OF_FEATURES, OF_WAVEFORMS, ProgramDifference, check, difference
 from asr.apps.export.program import Net, ctc_net, export_front_end, export_net, joined
 from asr.apps.export.quantization import smaller as smaller
-from asr.apps.export.sherpa_ctc import SHERPA_LAYOUTS, SherpaLayout, unlike_sherpa
+from asr.apps.export.sherpa_layouts import LAYOUTS, SherpaLayout, why_not
 from asr.base.onnx.names import (
     DATA,
     ENCODER,
@@ -23,9 +23,7 @@ from asr.base.onnx.names import (
     PREDICTOR,
     PROGRAM,
     SHERPA,
-    SHERPA_DECODER,
     SHERPA_ENCODER,
-    SHERPA_TRANSDUCER,
     STEP,
 )
 from asr.base.onnx.session import check_installed
@@ -66,11 +64,12 @@ def net_of(recognizer: Recognizer) -> tuple[str, Net]:
     return PROGRAM, ctc_net(recognizer.model)
 
 
-def written_down(recognizer: Recognizer, folder: Path, on_step: OnStep) -> Parts:
+def written_down(recognizer: Recognizer, config: Config, folder: Path, on_step: OnStep) -> Parts:
     """Export the parts of a model that the recogniser's decoder needs.
 
     Args:
         recognizer: recogniser whose model has weights.
+        config: config of the model.
         folder: folder for the data files.
         on_step: called with a description of the next step.
     """
@@ -82,8 +81,8 @@ def written_down(recognizer: Recognizer, folder: Path, on_step: OnStep) -> Parts
     if name == ENCODER:
         on_step("exporting the head")
         parts |= transducer_programs.export_head(model)
-        if sherpa_transducer.has_sherpa_durations(transducer_programs.head_of(model)):
-            parts |= sherpa_transducer.export_sherpa_head(model)
+        if layout := layout_of(recognizer, config):
+            parts |= layout.head(model)
     elif model.encoder.streaming is not None:
         on_step("exporting the step of a stream")
         parts[STEP] = stream_step.export_step(model, folder / DATA[STEP])
@@ -101,35 +100,22 @@ def all_programs(parts: Parts, recognizer: Recognizer, config: Config) -> "dict[
     [name] = parts.keys() & NETS.keys()
     programs = {name: parts[name], NETS[name]: joined(parts[FRONT_END], parts[name], FRONT_END_INPUTS)}
     left_out = set() if STEP in parts else {FRONT_END}  # streams need the features as a separate program
-    if why_not_for_sherpa(recognizer, config):
-        left_out.update(SHERPA_TRANSDUCER)
-    elif SHERPA_DECODER in parts:
-        programs[SHERPA_ENCODER] = sherpa_transducer.sherpa_encoder(parts[ENCODER], recognizer.model)
-    elif name == PROGRAM:
-        programs[SHERPA] = sherpa_layout(config).converted(parts[name], recognizer.model)
+    if layout := layout_of(recognizer, config):
+        if name == PROGRAM:
+            programs[SHERPA] = layout.ctc(parts[name], recognizer.model)
+        else:
+            programs[SHERPA_ENCODER] = layout.encoder(parts[name], recognizer.model)
     return programs | {name: part for name, part in parts.items() if name not in left_out}
 
 
 def why_not_for_sherpa(recognizer: Recognizer, config: Config) -> str:
     """Return a sentence that says why sherpa-onnx cannot run the model; return "" if it can."""
-    if is_transducer(recognizer):
-        head = transducer_programs.head_of(recognizer.model)
-        if not sherpa_transducer.has_sherpa_durations(head):
-            supported = "sherpa-onnx supports only the durations 0, 1, 2 and so on"
-            return f"{supported}, and this model has {list(head.durations)}."
-    if different := unlike_sherpa(config["features"], is_transducer(recognizer)):
-        others = f"sherpa-onnx computes its own features, and this model has others: {', '.join(different)}"
-        return f"{others}. It runs a model that is trained with the latter."
-    strides = (None, recognizer.model.encoder.stride)
-    if not is_transducer(recognizer) and (layout := sherpa_layout(config)).stride not in strides:
-        times = f"sherpa-onnx computes the times of this model's tokens for a stride of {layout.stride}"
-        return f"{times}, and its encoder has {recognizer.model.encoder.stride}. Train one with features=slaney_fbank."
-    return ""
+    return why_not(recognizer.model, config["features"], is_transducer(recognizer))
 
 
-def sherpa_layout(config: Config) -> SherpaLayout:
-    """Return the layout for sherpa-onnx of a CTC model whose features sherpa-onnx computes."""
-    return SHERPA_LAYOUTS[config["features"]["name"]]
+def layout_of(recognizer: Recognizer, config: Config) -> SherpaLayout | None:
+    """Return the layout of the programs for sherpa-onnx; None: sherpa-onnx cannot run the model."""
+    return None if why_not_for_sherpa(recognizer, config) else LAYOUTS[config["features"]["name"]]
 
 
 def size(files: Files) -> int:
@@ -165,14 +151,15 @@ def differences(
         differences[name] = difference()
         check(name, differences[name])
 
-    forms = FORMS | ({SHERPA: sherpa_layout(config).form} if SHERPA in files else {})
+    layout = layout_of(recognizer, config)
+    forms = FORMS | ({SHERPA: layout.ctc_form} if layout else {})
     for name, form in forms.items():
         if name in files:
             compared(name, partial(difference, recognizer, actual, files[name], form, audio, net))
     if PREDICTOR in files:
         compared(f"{PREDICTOR}, {JOINER}", partial(transducer_programs.difference, recognizer.model, actual.model))
-    if SHERPA_ENCODER in files:
-        compared(SHERPA_ENCODER, partial(sherpa_transducer.difference, recognizer.model, files, audio))
+    if layout and SHERPA_ENCODER in files:
+        compared(SHERPA_ENCODER, partial(layout.difference, recognizer.model, files, audio))
     if STEP in files:
         compared(STEP, partial(stream_step.difference, recognizer, actual, audio))
     return differences

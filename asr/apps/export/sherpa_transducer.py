@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from asr.apps.export.agreement import ProgramDifference
-from asr.apps.export.program import BATCH, SHERPA_INPUTS, take_sherpa_inputs, write_down
+from asr.apps.export.program import BATCH, SHERPA_INPUTS, drop_unused, take_sherpa_inputs, write_down
 from asr.apps.export.transducer_programs import Join, head_of
 from asr.base.onnx.names import ENCODER_OUT, LENGTHS, SHERPA_DECODER, SHERPA_ENCODER, SHERPA_JOINER
 from asr.base.onnx.session import run, session
@@ -24,7 +24,6 @@ from asr.interfaces import BLANK_ID, TransducerHead
 if TYPE_CHECKING:
     from onnx import ModelProto
 
-MAX_SYMBOLS = {False: 10, True: 5}  # maximum number of tokens in a frame in sherpa-onnx; key: whether it is a TDT
 ENCODER_NAMES = (SHERPA_INPUTS, ("outputs", "encoded_lengths"))
 DECODER_NAMES = (
     ("targets", "target_length", "states_0", "states_1"),
@@ -144,7 +143,7 @@ def sherpa_encoder(encoder: "ModelProto", model: Model) -> "ModelProto":
     second = helper.make_tensor_value_info(names[LENGTHS], lengths.type.tensor_type.elem_type, [batch.dim_param])
     del program.graph.output[:]
     program.graph.output.extend([first, second])
-    _drop_unused(program)
+    drop_unused(program)
     layers, _, hidden = to_sherpa(head_of(model).predictor.initial_state(1))[0].shape
     metadata = {
         "model_type": "EncDecRNNTBPEModel",
@@ -159,24 +158,6 @@ def sherpa_encoder(encoder: "ModelProto", model: Model) -> "ModelProto":
         metadata["url"] = "tdt"  # sherpa-onnx recognises a TDT by this word in the URL
     helper.set_model_props(program, {name: str(value) for name, value in metadata.items()})
     return program
-
-
-def _drop_unused(program: "ModelProto") -> None:
-    """Remove nodes and weights that no output needs, such as those of a CTC head."""
-    needed = {output.name for output in program.graph.output}
-    nodes = []
-    for node in reversed(program.graph.node):
-        if needed & set(node.output):
-            nodes.append(node)
-            needed |= set(node.input)
-    weights = [tensor for tensor in program.graph.initializer if tensor.name in needed]
-    nodes.reverse()
-    for field, parts in ((program.graph.node, nodes), (program.graph.initializer, weights)):
-        copies = [type(part)() for part in parts]
-        for copy, part in zip(copies, parts, strict=True):
-            copy.CopyFrom(part)
-        del field[:]
-        field.extend(copies)
 
 
 @torch.inference_mode()
