@@ -24,7 +24,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = CommandParser(
         prog="python -m asr.convert",
         description="Convert a model with CTC, RNNT or TDT to a bundle: a Conformer or Fast Conformer of NVIDIA NeMo, "
-        "a Parakeet, w2v-BERT 2.0, granite TurboCTC or LASR of transformers, a Zipformer of icefall with CTC, or a "
+        "a Parakeet, w2v-BERT 2.0, granite TurboCTC or LASR of transformers, a Zipformer of icefall, or a "
         "model that a package of --plugin reads. With --to nemo, convert a bundle to NeMo; with --to huggingface, to "
         "transformers, if its encoder is a Fast Conformer, one of the others above, or one that a package of --plugin "
         "writes; with --to icefall, a Zipformer to icefall.",

@@ -500,6 +500,7 @@ class TransducerHead(Head, Protocol):
     predictor: Predictor
     joiner: JointNetwork
     durations: tuple[int, ...]  # of a token or a blank, in encoder frames, at least one for a blank; (): not predicted
+    frame_joiner: JointNetwork | None  # the joiner without durations; None: durations are predicted
 
 
 class Span(NamedTuple):

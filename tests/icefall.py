@@ -1,7 +1,7 @@
 """icefall's own networks, from the folder that ASR_ICEFALL names, with stand-ins for the functions of k2 that they use.
 
-Needs a checkout of github.com/k2-fsa/icefall, of which only the Python files of egs/librispeech/ASR/zipformer are
-imported; k2 and lhotse are not needed.
+Needs a checkout of github.com/k2-fsa/icefall, of which only the Python files of egs/librispeech/ASR/zipformer, and the
+searches that it links to, are imported; k2 and lhotse are not needed.
 """
 
 import contextlib
@@ -10,7 +10,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any, NamedTuple
 
 import pytest
@@ -19,33 +19,76 @@ from torch import Tensor, nn
 
 FOLDER = Path(os.environ.get("ASR_ICEFALL", "icefall"), "egs", "librispeech", "ASR", "zipformer")
 needs_icefall = pytest.mark.skipif(not FOLDER.is_dir(), reason="needs icefall: set ASR_ICEFALL to a checkout")
-THEIRS = ("zipformer", "subsampling", "scaling", "decoder", "joiner")
+THEIRS = ("zipformer", "subsampling", "scaling", "decoder", "joiner", "beam_search")
+# Modules from which icefall's searches import names that the tested ones do not use.
+UNUSED = ("icefall", "icefall.decode", "icefall.lm_wrapper", "icefall.rnn_lm", "icefall.rnn_lm.model")
+UNUSED += ("icefall.transformer_lm", "icefall.transformer_lm.model", "icefall.utils")
 
 
 class Modules(NamedTuple):
-    """Classes of icefall."""
+    """Classes of icefall, and its functions `greedy_search` and `modified_beam_search`."""
 
     encoder: Any
     front_end: Any
     predictor: Any
     joiner: Any
+    greedy_search: Any
+    beam_search: Any
+
+
+class RaggedShape:
+    """The stand-in for a class of k2: how many entries each row has."""
+
+    def __init__(self, row_splits: Tensor, cached_tot_size: int) -> None:
+        self.splits = row_splits
+
+    def to(self, device: object) -> "RaggedShape":
+        """Stay on the CPU."""
+        return self
+
+    def row_splits(self, axis: int) -> Tensor:
+        """Return where each row begins, and where the last one ends."""
+        return self.splits
+
+    def row_ids(self, axis: int) -> Tensor:
+        """Return the row of each entry."""
+        return torch.arange(len(self.splits) - 1).repeat_interleave(self.splits.diff())
+
+
+class RaggedTensor:
+    """The stand-in for a class of k2."""
+
+    def __init__(self, shape: RaggedShape, value: Tensor) -> None:
+        self.shape, self.value = shape, value
+
+    def __getitem__(self, row: int) -> Tensor:
+        return self.value[int(self.shape.splits[row]) : int(self.shape.splits[row + 1])]
 
 
 def swoosh(shift: float, constant: float) -> Callable[[Tensor], Tensor]:
-    """Make the stand-in for a function of k2."""
-    return lambda x: torch.logaddexp(x.new_zeros(()), x - shift) - 0.08 * x - constant
+    """Make the stand-in for a function of k2.
+
+    As in asr, torch's softplus is the identity above 20: a difference of 2e-9, which networks with random weights
+    multiply by a thousand.
+    """
+    return lambda x: nn.functional.softplus(x - shift) - 0.08 * x - constant
 
 
 @contextlib.contextmanager
 def icefall() -> Iterator[Modules]:
     """Import icefall's modules; their names are free again afterwards."""
-    k2, utils, interface = ModuleType("k2"), ModuleType("icefall.utils"), ModuleType("encoder_interface")
+    k2, interface = ModuleType("k2"), ModuleType("encoder_interface")
+    stand_ins = {name: ModuleType(name) for name in UNUSED}
+    for module in (k2, *stand_ins.values()):
+        module.__getattr__ = lambda name: object  # type: ignore[method-assign]
     left, right = swoosh(4.0, 0.035), swoosh(1.0, 0.313261687)
     k2.swoosh_l = k2.swoosh_l_forward = left  # type: ignore[attr-defined]
     k2.swoosh_r = k2.swoosh_r_forward = right  # type: ignore[attr-defined]
-    utils.torch_autocast = lambda *_, **__: contextlib.nullcontext()  # type: ignore[attr-defined]
+    k2.RaggedTensor = RaggedTensor  # type: ignore[attr-defined]
+    k2.ragged = SimpleNamespace(create_ragged_shape2=RaggedShape)  # type: ignore[attr-defined]
+    stand_ins["icefall.utils"].torch_autocast = lambda *_, **__: contextlib.nullcontext()  # type: ignore[attr-defined]
     interface.EncoderInterface = nn.Module  # type: ignore[attr-defined]
-    stand_ins = {"k2": k2, "icefall": ModuleType("icefall"), "icefall.utils": utils, "encoder_interface": interface}
+    stand_ins |= {"k2": k2, "encoder_interface": interface}
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(str(FOLDER))
         for name, module in stand_ins.items():
@@ -56,6 +99,8 @@ def icefall() -> Iterator[Modules]:
             made["subsampling"].Conv2dSubsampling,
             made["decoder"].Decoder,
             made["joiner"].Joiner,
+            made["beam_search"].greedy_search,
+            made["beam_search"].modified_beam_search,
         )
         for name in THEIRS:
             del sys.modules[name]

@@ -109,7 +109,7 @@ def texts_of(model: Path, paths: list[str], **options: Any) -> list[str]:
 # ---- fast tests, without export to a file
 
 
-@pytest.mark.parametrize("predictor", ["lstm", "gru", "stateless"])
+@pytest.mark.parametrize("predictor", ["lstm", "gru", "stateless", "stateless_conv"])
 @pytest.mark.parametrize("head", ["transducer", "tdt"])
 @torch.no_grad()
 def test_the_decoder_and_joiner_for_sherpa_onnx_equal_ours_but_the_blank_is_last(

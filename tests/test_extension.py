@@ -184,6 +184,7 @@ HEADS = {
     "attention": ["head=ctc_attention", "head.num_heads=2", "head.num_layers=1"],
     "transducer": ["head=transducer", "head.ctc_weight=0.3"],
     "transducer, stateless": ["head=transducer", "head/predictor=stateless"],
+    "transducer, stateless with convolution": ["head=transducer", "head/predictor=stateless_conv"],
     "tdt": ["head=tdt"],
 }
 

@@ -71,8 +71,8 @@ OWN = {
     "ctc_attention": ("joint_beam", "attention_rescoring"),
     "tdt": ("transducer_greedy", "transducer_beam"),
     "tdt alone": ("transducer_greedy", "transducer_beam"),
-    "transducer": ("transducer_greedy", "transducer_beam"),
-    "transducer alone": ("transducer_greedy", "transducer_beam"),
+    "transducer": ("transducer_greedy", "transducer_beam", "monotonic_beam"),
+    "transducer alone": ("transducer_greedy", "transducer_beam", "monotonic_beam"),
 }
 
 

@@ -1,7 +1,7 @@
-"""icefall's Zipformers with CTC: read, written back with equal tensors, and refused by their kind."""
+"""icefall's Zipformers: read, written back with equal tensors, and refused by their kind."""
 
 import io
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path, PosixPath
 from typing import Any
 
@@ -80,8 +80,29 @@ def layer(dim: int, heads: int, inner: int, kernel: int) -> dict[str, tuple[int,
     return shapes | {"norm.log_scale": (), "norm.bias": (dim,)}
 
 
-def checkpoint(vocab_size: int) -> dict[str, Tensor]:
-    """Make icefall's tensors of a Zipformer with CTC, with random values."""
+CTC, TRANSDUCER = "ctc_output", "joiner"
+HEADS = {"ctc": (CTC,), "transducer": (TRANSDUCER,), "both": (CTC, TRANSDUCER)}
+PREDICTOR_DIM, JOINT_DIM, CONTEXT = 12, 10, 2
+
+
+def head_shapes(heads: Sequence[str], vocab_size: int, context: int) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of the tensors of icefall's heads."""
+    dim, shapes = max(SIZES["dims"]), dict[str, tuple[int, ...]]()
+    if CTC in heads:
+        shapes |= {"ctc_output.1.weight": (vocab_size, dim), "ctc_output.1.bias": (vocab_size,)}
+    if TRANSDUCER in heads:
+        shapes |= {"decoder.embedding.weight": (vocab_size, PREDICTOR_DIM)}
+        shapes |= {"decoder.conv.weight": (PREDICTOR_DIM, 4, context)} if context > 1 else {}
+        linear = {"joiner.encoder_proj": (JOINT_DIM, dim), "joiner.decoder_proj": (JOINT_DIM, PREDICTOR_DIM)}
+        linear |= {"joiner.output_linear": (vocab_size, JOINT_DIM), "simple_am_proj": (vocab_size, dim)}
+        linear |= {"simple_lm_proj": (vocab_size, PREDICTOR_DIM)}
+        shapes |= {f"{name}.weight": shape for name, shape in linear.items()}
+        shapes |= {f"{name}.bias": shape[:1] for name, shape in linear.items()}
+    return shapes
+
+
+def checkpoint(vocab_size: int, heads: Sequence[str] = (CTC,), context: int = CONTEXT) -> dict[str, Tensor]:
+    """Make icefall's tensors of a Zipformer, with random values."""
     first, second, third = CHANNELS
     convolutions = {"conv.0": (first, 1, 3, 3), "conv.4": (second, first, 3, 3), "conv.7": (third, second, 3, 3)}
     convolutions["convnext.depthwise_conv"] = (third, 1, 7, 7)
@@ -102,7 +123,7 @@ def checkpoint(vocab_size: int) -> dict[str, Tensor]:
         for number in range(layers):
             shapes |= {f"{inner}.{number}.{name}": shape for name, shape in layer(*sizes).items()}
     shapes["encoder.downsample_output.bias"] = (2,)
-    shapes |= {"ctc_output.1.weight": (vocab_size, max(SIZES["dims"])), "ctc_output.1.bias": (vocab_size,)}
+    shapes |= head_shapes(heads, vocab_size, context)
     generator = torch.Generator().manual_seed(0)
     tensors = {}
     for name, shape in shapes.items():
@@ -110,8 +131,13 @@ def checkpoint(vocab_size: int) -> dict[str, Tensor]:
         tensors[name] = noise / noise[0].numel() ** 0.5 if len(shape) > 1 else 0.3 * noise
         if ".layers." in name and name.split(".")[-2].isdigit():  # the parameter that icefall does not use
             tensors[name] = torch.full(shape, 0.5)
-    tensors["ctc_output.1.weight"] *= 5.0  # so that frames have different tokens
-    tensors["ctc_output.1.bias"][:3] -= 100.0  # and rarely those that spell nothing
+    if CTC in heads:
+        tensors["ctc_output.1.weight"] *= 5.0  # so that frames have different tokens
+        tensors["ctc_output.1.bias"][:3] -= 100.0  # and rarely those that spell nothing
+    if TRANSDUCER in heads:
+        tensors["joiner.encoder_proj.weight"] *= 5.0
+        tensors["joiner.output_linear.weight"] *= 5.0
+        tensors["joiner.output_linear.bias"][1:3] -= 100.0
     return tensors
 
 
@@ -166,13 +192,27 @@ def test_the_head_writes_the_pieces_of_icefalls_tokens(folder: Path) -> None:
     assert model.tokenizer.decode([names.index("<sos/eos>")]) == ""
 
 
-def test_tensors_written_back_equal_those_read_to_the_bit(folder: Path) -> None:
+BIASES = ("joiner.encoder_proj.bias", "joiner.decoder_proj.bias")
+
+
+@pytest.mark.parametrize("heads", HEADS)
+@pytest.mark.parametrize("context", [1, 3])
+def test_tensors_written_back_equal_those_read_to_the_bit(heads: str, context: int, folder: Path) -> None:
+    """The joiner adds two biases, of which asr has the sum; the simple losses need no tensors in asr."""
+    torch.save({"model": checkpoint(vocabulary().vocab_size(), HEADS[heads], context)}, folder / "pretrained.pt")
     back = folder.parent / "back"
     assert main([str(read(folder)), "--to", "icefall", "-o", str(back)]) == 0
     theirs = torch.load(folder / "pretrained.pt", weights_only=True)["model"]
     again = torch.load(back / "pretrained.pt", weights_only=True)["model"]
-    assert again.keys() == theirs.keys()
-    assert all(torch.equal(again[name], tensor) for name, tensor in theirs.items())
+    assert again.keys() == {name for name in theirs if not name.startswith("simple_")}
+    assert all(torch.equal(again[name], theirs[name]) for name in again.keys() - {*BIASES})
+    if TRANSDUCER in HEADS[heads]:
+        assert torch.equal(sum(again[name] for name in BIASES), sum(theirs[name] for name in BIASES))
+
+
+def test_the_tokenizer_is_written_back(folder: Path) -> None:
+    back = folder.parent / "back"
+    assert main([str(read(folder)), "--to", "icefall", "-o", str(back)]) == 0
     written = sentencepiece.SentencePieceProcessor()
     written.load_from_serialized_proto((back / "bpe.model").read_bytes())
     processor = vocabulary()
@@ -193,13 +233,49 @@ def test_a_checkpoint_of_a_training_is_read_as_its_model_alone(folder: Path) -> 
     tensors = torch.load(folder / "pretrained.pt", weights_only=True)["model"]
     (folder / "pretrained.pt").unlink()
     others = {"optimizer": {"state": {0: torch.ones(3)}}, "exp_dir": PosixPath("zipformer/exp"), "cur_epoch": 3}
-    unneeded = {"simple_am_proj.weight": torch.ones(2, 2), "joiner.output_linear.weight": torch.ones(2, 2)}
+    unneeded = {"simple_am_proj.weight": torch.ones(2, 2), "attention_decoder.embed.weight": torch.ones(2, 2)}
     for epoch, scale in ((9, 1.0), (10, 2.0)):
         changed = {name: scale * tensor for name, tensor in tensors.items()}
         torch.save({"model": changed | unneeded, **others}, folder / f"epoch-{epoch}.pt")
     last, named = load_recognizer(read(folder)), load_recognizer(read(folder / "epoch-9.pt", "ninth"))
     weights: list[Any] = [made.model.state_dict()["head.linear.bias"] for made in (last, named)]
     assert torch.equal(weights[0], 2 * weights[1])
+
+
+def plain_search(model: Any, encoder_out: Tensor) -> list[int]:
+    """Search greedily with at most one token in each frame of encoder_out (T', D): Graves' search, frame by frame."""
+    tokens: list[int] = []
+    for frame in encoder_out:
+        before = model.predictor(torch.tensor([tokens], dtype=torch.int64))[0, -1]
+        logits = model.joiner(model.joiner.of_frames(frame), model.joiner.of_tokens(before))
+        token = int(logits.argmax())
+        tokens += [token] if token else []
+    return tokens
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("heads", ["transducer", "both"])
+def test_a_transducer_is_read_with_icefalls_search_and_its_ctc_head_beside_it(heads: str, folder: Path) -> None:
+    """Each frame has at most one token."""
+    torch.save({"model": checkpoint(vocabulary().vocab_size(), HEADS[heads])}, folder / "pretrained.pt")
+    recognizer = load_recognizer(read(folder))
+    model: Any = recognizer.model
+    predictor, joiner = model.head.predictor, model.head.joiner
+    assert (predictor.output_dim, predictor.num_tokens) == (PREDICTOR_DIM, CONTEXT)
+    assert joiner.of_frames.out_features == JOINT_DIM
+    assert (model.head.ctc is not None) == (heads == "both")
+    texts = set()
+    for seed in range(4):
+        features = model.features(sound(1.5, seed=seed))
+        encoded = model(features[None], torch.tensor([len(features)]))
+        expected = model.tokenizer.decode(plain_search(model.head, encoded.out[0]))
+        actual = recognizer.transcribe([sound(1.5, seed=seed)], sample_rate=SAMPLE_RATE)[0].text
+        assert actual == expected
+        texts.add(actual)
+    assert len(texts - {""}) > 1
+    if heads == "both":
+        other = load_recognizer(folder.parent / "ours", decode={"name": "greedy"})
+        assert other.transcribe([sound(1.5)], sample_rate=SAMPLE_RATE)[0].text
 
 
 Change = Callable[[dict[str, Tensor]], dict[str, Tensor]]
@@ -216,7 +292,7 @@ def renamed(old: str, new: str) -> Change:
         (lambda tensors: {"encoder.encoder.layers.0.norm.bias": torch.ones(2)}, "Conformer"),
         (lambda tensors: {"encoder.emformer_layers.0.norm.bias": torch.ones(2)}, "ConvEmformer"),
         (renamed("depthwise_conv.weight", "depthwise_conv.causal_conv.weight"), "causal"),
-        (renamed("ctc_output", "ctc_other"), "ctc_output"),
+        (renamed("ctc_output", "ctc_other"), "joiner ... ctc_output"),
         (lambda tensors: tensors | {"other.weight": torch.ones(2)}, "other.weight"),
     ],
 )

@@ -45,7 +45,8 @@ from tests.test_streaming import TRANSDUCERS, final_text, speech, streamed, stre
 from tests.tones import SAMPLE_RATE, speak
 
 TRIALS = 10_000
-SLOW, FEW = ("transducer_beam", "joint_beam", "attention_rescoring"), 60  # decoders that have fewer trials
+SLOW = ("transducer_beam", "monotonic_beam", "joint_beam", "attention_rescoring")  # decoders that have fewer trials
+FEW = 60
 V = len(LETTERS) + 1
 
 

@@ -57,6 +57,7 @@ CHOICES = [
     ["head=transducer", "decode=transducer_beam"],
     ["head=transducer", "head/predictor=lstm"],
     ["head=transducer", "head/predictor=gru"],
+    ["head=transducer", "head/predictor=stateless_conv", "decode=monotonic_beam"],
     ["head=tdt", "head/predictor=lstm"],
     ["head=tdt", "decode=transducer_beam"],
     ["features=mirrored_fbank"],

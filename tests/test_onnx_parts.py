@@ -119,8 +119,8 @@ def assert_the_same(before: Recognizer, after: Recognizer, sounds: list[Tensor])
 @pytest.mark.parametrize("predictor", PREDICTORS)
 @torch.no_grad()
 def test_a_step_of_the_prediction_network_is_exported_for_any_batch(predictor: str) -> None:
-    overrides = [f"head/predictor={predictor}", "head.predictor.dim=6"]
-    if predictor != "stateless":
+    overrides = [f"head/predictor={predictor}", "head.predictor.dim=8"]
+    if not predictor.startswith("stateless"):
         overrides.append("head.predictor.num_layers=2")
     network = component("head", resolved("head=transducer", *overrides)["head"])(8, block_dims(8), 5).eval().predictor
 

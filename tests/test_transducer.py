@@ -41,15 +41,17 @@ from tests.transducers import (
 
 
 @lru_cache
-def config(predictor: str) -> dict[str, Any]:
-    overrides = [f"head/predictor={predictor}", *SMALL]
+def config(predictor: str, *more: str) -> dict[str, Any]:
+    overrides = [f"head/predictor={predictor}", *SMALL, *more]
     settings: dict[str, Any] = resolved("head=transducer", *overrides)["head"]
     return settings
 
 
-def head(predictor: str = "stateless", vocab_size: int = len(PIECES), scale: float = 3.0, seed: int = 0) -> Any:
+def head(
+    predictor: str = "stateless", *more: str, vocab_size: int = len(PIECES), scale: float = 3.0, seed: int = 0
+) -> Any:
     """Make a small transducer in float64 whose distributions are far from uniform."""
-    return random_head(config(predictor), vocab_size, seed, scale)
+    return random_head(config(predictor, *more), vocab_size, seed, scale)
 
 
 def log_probs(made: Any, encoder_out: Tensor, tokens: tuple[int, ...]) -> Tensor:
@@ -140,12 +142,37 @@ def test_the_stateless_prediction_network_equals_the_papers_average_of_embedding
     tokens = [0, 0, 3, 1]  # the network averages over two positions
     for place in range(1, len(tokens)):
         embedded = [network.embedding.weight[token] for token in tokens[place - 1 : place + 1]]
-        average = torch.zeros(5, dtype=torch.float64)
+        average = torch.zeros(8, dtype=torch.float64)
         for one_head in network.positions:
             for vector, position in zip(embedded, one_head, strict=True):
                 average = average + vector * (vector @ position) / (len(network.positions) * 2)
         expected = torch.nn.functional.silu(network.norm(network.linear(average)))
         torch.testing.assert_close(network(torch.tensor([[3, 1]]))[0, place - 1], expected, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("num_tokens", [1, 2, 3])
+def test_the_convolution_of_a_prediction_network_equals_a_plain_sum_over_tokens_and_channels(num_tokens: int) -> None:
+    """Before the first token there is the blank, and before the blank there are zeros."""
+    network = head("stateless_conv", f"head.predictor.num_tokens={num_tokens}").predictor
+    tokens = [0, 3, 1]
+    for place in range(len(tokens)):
+        expected = []
+        for channel in range(8):
+            begin = channel // 4 * 4  # the group's first channel
+            total = torch.zeros((), dtype=torch.float64)
+            for back in range(min(num_tokens, place + 1)):
+                for part in range(4 * (num_tokens > 1)):
+                    weight = network.convolve[0].weight[channel, part, num_tokens - 1 - back]
+                    total = total + weight * network.embedding.weight[tokens[place - back], begin + part]
+            total = total.clamp(min=0) if num_tokens > 1 else network.embedding.weight[tokens[place], channel]
+            expected.append(total)
+        actual = network(torch.tensor([tokens[1:]]))[0, place]
+        torch.testing.assert_close(actual, torch.stack(expected), rtol=0, atol=1e-12)
+
+
+def test_channels_of_a_prediction_network_that_form_no_groups_are_refused() -> None:
+    with refused(InputError, "head.predictor.dim ... group_dim; got dim=8, group_dim=3"):
+        head("stateless_conv", "head.predictor.group_dim=3")
 
 
 def test_the_loss_of_the_head_is_the_weighted_sum_of_transducer_and_ctc_loss() -> None:

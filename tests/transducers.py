@@ -19,7 +19,7 @@ from tests.identity import decoded
 PREDICTORS = sorted(path.stem for path in (CONF / "head" / "predictor").glob("*.yaml"))
 PIECES = ["", " ", "a", "b"]
 DIM = 6
-SMALL = ("head.predictor.dim=5", "head.joint_dim=7")
+SMALL = ("head.predictor.dim=8", "head.joint_dim=7")
 WIDE = {"beam_size": 10_000, "beam_threshold": math.inf, "tokens_per_frame": 100}
 FUSED = ["nothing", "words", "tokens", "spelled", "lexicon", "hotwords", "all"]
 

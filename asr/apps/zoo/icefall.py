@@ -1,19 +1,20 @@
-"""Zipformer models of icefall with CTC: a checkpoint of torch, and the SentencePiece model of its recipe."""
+"""Zipformers of icefall with CTC or a transducer: a checkpoint of torch, and the SentencePiece model of its recipe."""
 
 import hashlib
 import io
 import re
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from asr.apps.convert.account import SAME, Counterparts, Layout, Row, give
-from asr.apps.convert.conformer import CTC, HEAD
-from asr.apps.convert.foreign import CTC_HEAD, Choices, ModelParts, Vocabulary, Weights
+from asr.apps.convert.account import SAME, SUM, Counterparts, Layout, Row, give
+from asr.apps.convert.conformer import CTC, HEAD, TRANSDUCER
+from asr.apps.convert.foreign import CTC_HEAD, Choices, HeadConfig, ModelParts, Vocabulary, Weights
 from asr.apps.convert.kinds import ICEFALL, kind_of
 from asr.apps.convert.section import check_parts
 from asr.apps.convert.subword_model import algorithm, charsmap, model_of, processor_of, with_blank
@@ -38,10 +39,9 @@ FEATURES = "mirrored_fbank"  # file of settings
 BLANK_NAME, BOUNDARY_NAME = "<blk>", "<sos/eos>"
 DROPOUT = 0.1  # in the recipes, from step 20000 on
 
-# Heads, and losses of the training, that a model with CTC does not need.
+MAX_SYMBOLS = 1  # tokens in a frame, in icefall's searches
+# A head, and losses of the training, that recognition does not need.
 UNUSED = {
-    "decoder.": "a transducer's predictor",
-    "joiner.": "a transducer's joiner",
     "simple_am_proj.": "the simple loss of a transducer",
     "simple_lm_proj.": "the simple loss of a transducer",
     "attention_decoder.": "an attention decoder",
@@ -80,8 +80,17 @@ NAMES = (
     (r"\.convolution(\d)\.depthwise\.", r".conv_module\1.depthwise_conv."),
     (r"\.bypass_middle\.share", ".bypass_mid.bypass_scale"),
     (r"\.bypass\.share", ".bypass.bypass_scale"),
-    (rf"^{HEAD}\.", "ctc_output.1."),
+    (rf"^({HEAD}|head\.ctc\.linear)\.", "ctc_output.1."),
+    (r"^head\.predictor\.convolve\.0\.", "decoder.conv."),
+    (r"^head\.predictor\.", "decoder."),
+    (r"^head\.joiner\.of_frames\.", "joiner.encoder_proj."),
+    (r"^head\.joiner\.of_tokens\.", "joiner.decoder_proj."),
+    (r"^head\.joiner\.output\.", "joiner.output_linear."),
 )
+OF_TOKENS = re.compile(
+    r"^(ctc_output\.1|decoder\.embedding|joiner\.output_linear)\."
+)  # tensors with a row for each token
+BIASES = ("joiner.encoder_proj.bias", "joiner.decoder_proj.bias")  # one in asr: their sum
 BLOCK = re.compile(r"^encoder\.stacks\.(\d+)\.blocks\.(\d+)\.")
 POINTWISE = Layout(lambda shape: [(*shape, 1, 1)], lambda x: x[:, :, 0, 0], lambda x: [x[:, :, None, None]])
 SCALAR = Layout(lambda shape: [()], lambda x: x[None], lambda x: [x[0]])
@@ -91,8 +100,13 @@ PARTS: dict[str, tuple[object, ...]] = {  # parts of asr that the model has
     "encoder.subsampling": ("convnext",),
     "features": ("fbank",),
     "features.normalize": ("none",),
-    "head": (CTC,),
+    "head": (CTC, TRANSDUCER),
+    "head.durations": ([],),
+    "head.joint_activation": ("tanh",),
+    "head.predictor": ("stateless_conv",),
+    "head.predictor.group_dim": (4,),
 }
+CURES = {"head.predictor": " Train with head/predictor=stateless_conv."}
 
 
 class Tokens(NamedTuple):
@@ -135,19 +149,21 @@ def read(path: Path, choices: Choices) -> ModelParts:
     tensors = load_tensors(content, file.name, ENTRY)
     _check_kind(tensors)
     encoder = encoder_config(tensors)
-    tokens = _tokens(file, len(tensors["ctc_output.1.bias"]))
+    head = head_config(tensors)
+    tokens = _tokens(file, len(tensors["joiner.output_linear.bias" if is_transducer(tensors) else "ctc_output.1.bias"]))
     features = default_settings("features", FEATURES)
-    notes = [f"left out: {kind}." for begin, kind in UNUSED.items() if any(name.startswith(begin) for name in tensors)]
+    unused = dict.fromkeys(kind for begin, kind in UNUSED.items() if any(name.startswith(begin) for name in tensors))
+    notes = [f"left out: {kind}." for kind in unused]
     notes.append(
         f"{NUM_MEL_BINS} mel bins and {POSITION_HEAD_DIM} values for a distance in each head are assumed, as in all "
         "published recipes; the other sizes are those of the tensors."
     )
     weights = Weights(tensors, hashlib.sha256(content).hexdigest(), counterparts(encoder, tokens.order, tensors))
-    return ModelParts(tokens.vocabulary, features, encoder, weights, CTC_HEAD, notes=notes, writer="icefall")
+    return ModelParts(tokens.vocabulary, features, encoder, weights, head, notes=notes, writer="icefall")
 
 
 def _check_kind(tensors: Mapping[str, Tensor]) -> None:
-    """Check that the tensors are those of a Zipformer with CTC for whole recordings."""
+    """Check that the tensors are those of a Zipformer with a head, for whole recordings."""
     first = [name for name in tensors if re.match(r"encoder\.encoders\.0\.(encoder\.)?layers\.0\.", name)]
     if not any("self_attn_weights.in_proj" in name for name in first):
         earlier = (kind for pattern, kind in EARLIER.items() if any(re.match(pattern, name) for name in tensors))
@@ -155,19 +171,43 @@ def _check_kind(tensors: Mapping[str, Tensor]) -> None:
         raise InputError(f"the checkpoint must be of a Zipformer of icefall (zipformer/); this is {kind}.")
     if any(name.endswith(STREAMING) for name in first):
         raise InputError("the Zipformer must be one for whole recordings; this is one for streaming (causal: true).")
-    if "ctc_output.1.bias" not in tensors:
-        must = "the Zipformer must have a CTC head, ctc_output"
-        raise InputError(f"{must}; it has only a transducer, whose predictor has no counterpart in asr.")
+    if not is_transducer(tensors) and "ctc_output.1.bias" not in tensors:
+        raise InputError("the Zipformer must have a joiner or a CTC head, ctc_output; it has neither.")
+
+
+def is_transducer(tensors: Mapping[str, Tensor]) -> bool:
+    """Whether a model has a transducer, with or without a CTC head."""
+    return "joiner.output_linear.bias" in tensors
+
+
+def head_config(tensors: Mapping[str, Tensor]) -> HeadConfig:
+    """Return the config of asr's head, from the shapes of icefall's tensors."""
+    if not is_transducer(tensors):
+        return CTC_HEAD
+    settings = default_settings("head", TRANSDUCER, {"predictor": "stateless_conv"})
+    convolution = "decoder.conv.weight"  # (P, channels of a group, tokens); a context of one token has none
+    predictor = settings["predictor"] | {"dim": _size(tensors, "decoder.embedding.weight", 1), "num_tokens": 1}
+    if convolution in tensors:
+        predictor |= {"group_dim": _size(tensors, convolution, 1), "num_tokens": _size(tensors, convolution, 2)}
+    head = settings | {
+        "joint_dim": _size(tensors, "joiner.output_linear.weight", 1),
+        "joint_activation": "tanh",
+        "dropout": 0.0,
+        "ctc_weight": settings["ctc_weight"] if "ctc_output.1.bias" in tensors else 0.0,
+        "predictor": predictor,
+    }
+    return HeadConfig(head, default_settings("decode", "transducer_greedy") | {"max_symbols": MAX_SYMBOLS})
+
+
+def _size(tensors: Mapping[str, Tensor], name: str, axis: int) -> int:
+    if name not in tensors or tensors[name].dim() <= axis:
+        raise InputError(f"the checkpoint must have {name}, with {axis + 1} dimensions; it has not.")
+    return int(tensors[name].shape[axis])
 
 
 def encoder_config(tensors: Mapping[str, Tensor]) -> dict[str, Any]:
     """Return the config of asr's encoder, from the shapes of icefall's tensors."""
-
-    def size(name: str, axis: int) -> int:
-        if name not in tensors or tensors[name].dim() <= axis:
-            raise InputError(f"the checkpoint must have {name}, with {axis + 1} dimensions; it has not.")
-        return int(tensors[name].shape[axis])
-
+    size = partial(_size, tensors)
     stacks = 1 + max(int(name.split(".")[2]) for name in tensors if re.match(r"encoder\.encoders\.\d+\.", name))
     sizes: dict[str, list[int]] = {key: [] for key in ("dims", "layers", "strides", "heads", "kernel_sizes")}
     sizes["feed_forward_dims"] = []
@@ -216,14 +256,16 @@ def counterparts(encoder: Mapping[str, Any], order: Sequence[int], tensors: Mapp
     unneeded = {name for name in tensors if name.startswith(unused)} | set(_unused_shares(encoder))
 
     def row(ours: str) -> Row:
-        layout = SAME
+        name, layout = theirs(ours, encoder["strides"]), SAME
+        if name in BIASES:
+            return Row(ours, BIASES, SUM)
         if re.search(r"\.layer\.pointwise\d\.weight", ours):
             layout = POINTWISE
         elif ours.endswith(".log_scale"):
             layout = SCALAR
-        elif ours.startswith(HEAD):
+        elif OF_TOKENS.match(name):
             layout = reordered(order)
-        return Row(ours, (theirs(ours, encoder["strides"]),), layout)
+        return Row(ours, (name,), layout)
 
     return Counterparts(row, unneeded=unneeded)
 
@@ -251,7 +293,7 @@ def theirs(ours: str, strides: Sequence[int]) -> str:
 
 
 def reordered(order: Sequence[int]) -> Layout:
-    """Return the layout of the head; `order` is the number of icefall's output for each of our tokens."""
+    """Return the layout of a tensor with a row for each token; `order` has icefall's numbers of our tokens."""
     index = torch.tensor(order)
     return Layout(lambda shape: [shape], lambda x: x[index], lambda x: [x[index.argsort()]])
 
@@ -302,7 +344,7 @@ def write(bundle: Bundle, path: Path) -> dict[str, bytes]:
     config, encoder = bundle.config, bundle.config["encoder"]
     features = default_settings("features", FEATURES)
     lhotses = {f"features.{key}": (features[key],) for key in ("snip_edges", "high_hertz", "full_scale")}
-    check_parts(config, "icefall", PARTS | lhotses)
+    check_parts(config, "icefall", PARTS | lhotses, CURES)
     if PROMPT in config:
         raise InputError(f"a model for conversion to {MODEL} must have no prompt; it has one.")
     if encoder["block"]["position_head_dim"] != POSITION_HEAD_DIM:

@@ -92,6 +92,11 @@ class Transducer(nn.Module):
         return ("transducer", "ctc") if self.ctc is not None else ()
 
     @property
+    def frame_joiner(self) -> Joiner | None:
+        """The joiner, if each output belongs to one frame; None with durations."""
+        return None if self.durations else self.joiner
+
+    @property
     def frame_head(self) -> CTC | None:
         """The CTC head; None if `ctc_weight` is 0."""
         return self.ctc

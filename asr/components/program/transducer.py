@@ -107,6 +107,11 @@ class OnnxTransducer:
         self.joiner = joiner
         self.frame_head = frame_head
 
+    @property
+    def frame_joiner(self) -> OnnxJoiner | None:
+        """The joiner, if each output belongs to one frame; None with durations."""
+        return None if self.durations else self.joiner
+
     def restrict(self, allowed: Tensor) -> None:
         """Restrict the joiner and the CTC head to the allowed tokens, (V,)."""
         self.joiner.mask.restrict(allowed)
