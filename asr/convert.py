@@ -47,13 +47,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--adapter", action="store_true", help=adapter)
     language = "for a model with a tokenizer for each of several languages: convert this one"
     parser.add_argument("--language", metavar="NAME", help=language)
+    tokenizer = "for a checkpoint of icefall: its bpe.model or tokens.txt, if it is not near"
+    parser.add_argument("--tokenizer", metavar="FILE", type=Path, help=tokenizer)
+    average = "for an epoch-N.pt of icefall: the average of the weights of this number of epochs up to N"
+    parser.add_argument("--average", metavar="EPOCHS", type=int, help=average)
     source = "authors and licence of the model: a sentence for the model card"
     parser.add_argument("--source", metavar="TEXT", help=source)
     local = "limit attention to this number of encoder frames on each side, for long recordings; MODEL may be a bundle"
     parser.add_argument("--local-attention", metavar="FRAMES", type=int, help=local)
     options = parser.parse_args(arguments)
     if options.to != BUNDLE:
-        for option in ("pad_mode", "texts", "adapter", "language", "source", "local_attention"):
+        for option in ("pad_mode", "texts", "adapter", "language", "tokenizer", "average", "source", "local_attention"):
             if getattr(options, option) not in (None, False):
                 raise InputError(f"--{option.replace('_', '-')} needs --to bundle; other formats have no such setting.")
         if options.to == NEMO:
@@ -105,7 +109,8 @@ def to_bundle(options: Namespace) -> None:
     if is_ours and all((path / name).is_file() for name in OF_A_BUNDLE):
         raise InputError(f"{path}: this is already a bundle of asr. To convert it, add --to nemo or --to huggingface.")
     texts = None if options.texts is None else [utterance.text for utterance in read_manifest(options.texts)]
-    choices = Choices(options.pad_mode or PAD_MODES[0], texts, options.adapter, options.language)
+    rare = options.language, options.tokenizer, options.average
+    choices = Choices(options.pad_mode or PAD_MODES[0], texts, options.adapter, *rare)
     converted = (from_huggingface if is_of_package or is_huggingface(path) else from_nemo)(path, choices)
     if local_attention is not None:
         converted = converted._replace(bundle=with_local_attention(converted.bundle, local_attention, path))

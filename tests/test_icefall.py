@@ -278,6 +278,128 @@ def test_a_transducer_is_read_with_icefalls_search_and_its_ctc_head_beside_it(he
         assert other.transcribe([sound(1.5)], sample_rate=SAMPLE_RATE)[0].text
 
 
+CHARACTERS = ["<blk>", "<sos/eos>", "<unk>", *"ABCDEF", *"天气好"]  # of a recipe without spaces
+SPELT_LAST = ["<blk>", *"ABCDEF", "▁", "<unk>", "<sos/eos>"]  # of another recipe, with spaces
+
+
+def write_list(path: Path, names: Sequence[str], separator: str = " ") -> None:
+    path.write_text("".join(f"{name}{separator}{number}\n" for number, name in enumerate(names)), encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("names", "text"), [(CHARACTERS, "天气A好"), (SPELT_LAST, "A BAD CAFE")], ids=["characters", "with spaces"]
+)
+def test_a_list_of_characters_is_read_and_written_back(names: list[str], text: str, folder: Path) -> None:
+    """The symbols after the outputs of the head are those of a lexicon; one recipe separates numbers by tabs."""
+    (folder / "bpe.model").unlink()
+    symbols = ["#0", "#1"] if names == CHARACTERS else []
+    write_list(folder / "tokens.txt", [*names, *symbols], " " if symbols else "\t")
+    torch.save({"model": checkpoint(len(names), HEADS["both"])}, folder / "pretrained.pt")
+    model: Any = load_recognizer(read(folder)).model
+    theirs = torch.load(folder / "pretrained.pt", weights_only=True)["model"]
+    tokens = model.tokenizer.encode(text)
+    assert model.tokenizer.decode(tokens) == text
+    rows = model.head.predictor.embedding.weight[tokens]
+    prefixed = ["▁", *text.replace(" ", "▁")] if "▁" in names else [*text]
+    assert torch.equal(rows, theirs["decoder.embedding.weight"][[names.index(piece) for piece in prefixed]])
+    with pytest.raises(InputError, match="'x'"):
+        model.tokenizer.encode("x")
+    back = folder.parent / "back"
+    assert main([str(folder.parent / "ours"), "--to", "icefall", "-o", str(back)]) == 0
+    listed = (back / "tokens.txt").read_text(encoding="utf-8").splitlines()
+    assert listed == [f"{name} {number}" for number, name in enumerate(names)]
+    again = torch.load(back / "pretrained.pt", weights_only=True)["model"]
+    assert all(torch.equal(tensor, theirs[name]) for name, tensor in again.items() if name not in BIASES)
+    (back / "tokens.txt").unlink()
+    second = load_recognizer(read(back, "second")).model
+    assert second.tokenizer.encode(text) == tokens
+
+
+def test_a_list_of_pieces_is_split_into_the_fewest_and_a_named_file_replaces_it(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The command says that pieces may differ; with the SentencePiece model they are those of the training."""
+    (folder / "bpe.model").rename(folder.parent / "elsewhere.model")
+    processor = vocabulary()
+    names = [processor.id_to_piece(number) for number in range(processor.vocab_size())]
+    write_list(folder / "tokens.txt", names)
+    tokenizer = load_recognizer(read(folder)).model.tokenizer
+    assert "fewest pieces" in capsys.readouterr().out
+    text = sentences(1, seed=7)[0].upper()
+    assert tokenizer.decode(tokenizer.encode(text)) == text
+    assert len(tokenizer.encode(text)) <= len(processor.encode(text))
+    out = folder.parent / "named"
+    assert main([str(folder), "--tokenizer", str(folder.parent / "elsewhere.model"), "-o", str(out)]) == 0
+    assert "fewest pieces" not in capsys.readouterr().out
+    assert len(load_recognizer(out).model.tokenizer.encode(text)) == len(processor.encode(text))
+
+
+@pytest.mark.parametrize(
+    ("lines", "expected"),
+    [
+        (["<blk> 0", "A"], "tokens.txt:2 ... number; got 'A'"),
+        (["<blk> 0", "A 0"], "tokens.txt:2 ... number; got 'A 0'"),
+        (["<blk> 0", "<unk> 1", "A 7"], "tokens.txt ... 3 ... 3"),
+        (["<blk> 0", "A 1", "A 2"], "tokens.txt ... 3 ... 3"),
+        (["<blk> 0", "A 1", "B 2"], "tokens.txt ... <unk>"),
+        (["A 0", "<unk> 1", "B 2"], "tokens.txt ... <blk>; got 'A'"),
+    ],
+)
+def test_a_damaged_list_is_refused(lines: list[str], expected: str, folder: Path) -> None:
+    (folder / "bpe.model").unlink()
+    (folder / "tokens.txt").write_text("\n".join(lines))
+    torch.save({"model": checkpoint(3)}, folder / "pretrained.pt")
+    with refused(InputError, expected):
+        read(folder)
+
+
+def averaged(folder: Path, epoch: int, batches: int, scale: float) -> dict[str, Tensor]:
+    """Save the checkpoint of an epoch with an average of the weights since the beginning, which it returns."""
+    average = {name: scale * tensor for name, tensor in checkpoint(vocabulary().vocab_size()).items()}
+    entries = {"batch_idx_train": batches, "average_period": 200, "model_avg": average}
+    torch.save({"model": checkpoint(vocabulary().vocab_size()), **entries}, folder / f"epoch-{epoch}.pt")
+    return average
+
+
+def test_the_average_of_the_last_epochs_is_that_between_two_averages_since_the_beginning(folder: Path) -> None:
+    """An average changes each 200 batches: after 1,090 it covers 1,000, after 450 it covers 400."""
+    end, begin = averaged(folder, 5, 1_090, 1.0), averaged(folder, 2, 450, 0.5)
+    name = "ctc_output.1.bias"
+    expected = {3: (1_000 * end[name].double() - 400 * begin[name].double()) / 600, 5: end[name].double()}
+    for number, bias in expected.items():
+        out = folder.parent / f"last {number}"
+        assert main([str(folder), "--average", str(number), "-o", str(out)]) == 0
+        model: Any = load_recognizer(out).model
+        # icefall's blank, boundary and unknown piece are asr's 0, 2 and 1
+        torch.testing.assert_close(model.head.linear.bias[[0, 2, 1]].double(), bias[:3], rtol=1e-6, atol=0)
+
+
+@pytest.mark.parametrize(
+    ("number", "expected"),
+    [(0, "--average ... 5 ... epoch-5.pt; got 0"), (6, "--average ... 5 ... got 6"), (1, "epoch-4.pt ... epoch-5.pt")],
+)
+def test_an_average_of_epochs_that_do_not_exist_is_refused(number: int, expected: str, folder: Path) -> None:
+    averaged(folder, 5, 1_090, 1.0)
+    with refused(InputError, expected):
+        main([str(folder / "epoch-5.pt"), "--average", str(number), "-o", str(folder.parent / "ours")])
+
+
+def test_an_average_without_its_entries_or_of_another_training_is_refused(folder: Path) -> None:
+    command = ["--average", "1", "-o", str(folder.parent / "ours")]
+    with refused(InputError, "--average ... epoch-N.pt; got pretrained.pt"):
+        main([str(folder / "pretrained.pt"), *command])
+    averaged(folder, 5, 1_090, 1.0)
+    averaged(folder, 4, 1_200, 1.0)
+    with refused(InputError, "epoch-4.pt ... epoch-5.pt"):
+        main([str(folder / "epoch-5.pt"), *command])
+    averaged(folder, 4, 0, 1.0)
+    with refused(InputError, "epoch-4.pt ... batch_idx_train; got 0"):
+        main([str(folder / "epoch-5.pt"), *command])
+    torch.save({"model": checkpoint(4)}, folder / "epoch-4.pt")
+    with refused(InputError, "epoch-4.pt ... model_avg"):
+        main([str(folder / "epoch-5.pt"), *command])
+
+
 Change = Callable[[dict[str, Tensor]], dict[str, Tensor]]
 
 
@@ -305,7 +427,7 @@ def test_another_kind_of_model_is_refused_by_name(change: Change, expected: str,
 
 def test_an_exported_program_and_a_missing_tokenizer_are_refused(folder: Path) -> None:
     (folder / "bpe.model").rename(folder / "other.model")
-    with refused(InputError, "bpe.model"):
+    with refused(InputError, "bpe.model ... tokens.txt", cure="--tokenizer"):
         read(folder)
     (folder / "pretrained.pt").rename(folder / "jit_script.pt")
     with refused(InputError, "MODEL ... icefall"):

@@ -2,7 +2,7 @@
 
 import hashlib
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple, cast
@@ -78,15 +78,33 @@ class Choices(NamedTuple):
         texts: texts whose characters are the tokens of a new head, for a model without one; None: the model has a head.
         adapter: whether a new adapter block is added to a model without head and adapter.
         language: the language to cut out of a model that has a tokenizer for each; None: the model has one tokenizer.
+        tokenizer: file of the tokenizer; None: its place is that of the toolkit.
+        average: number of epochs whose weights are averaged; None: the weights of the checkpoint.
     """
 
     pad_mode: str = "zeros"
     texts: Sequence[str] | None = None
     adapter: bool = False
     language: str | None = None
+    tokenizer: Path | None = None
+    average: int | None = None
 
 
 USUAL = Choices()
+RARE = ("language", "tokenizer", "average")  # choices that most architectures have no use for
+
+
+def check_rare(choices: Choices, used: Collection[str], model: str) -> None:
+    """Check that the rare choices that the user makes are used.
+
+    Args:
+        choices: the user's choices.
+        used: names of the rare choices that the model has a use for.
+        model: name of the model's kind.
+    """
+    for name in RARE:
+        if getattr(choices, name) is not None and name not in used:
+            raise InputError(f"--{name} must be absent for {model}, which has no use for it. Leave it out.")
 
 
 class ModelParts(NamedTuple):

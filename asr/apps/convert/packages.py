@@ -4,7 +4,7 @@ The module `convert` of a package lists them as READERS and WRITERS. A plugin's 
 the plugin.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -25,11 +25,13 @@ class Reader(NamedTuple):
         name: name of the architecture, for errors: `model_type`, if its models are folders of transformers.
         fits: whether a path, of any file or folder, is such a model.
         read: converts the model at the path.
+        uses: the choices of `foreign.RARE` that `read` uses; the others are refused.
     """
 
     name: str
     fits: Callable[[Path], bool]
     read: Callable[[Path, Choices], ModelParts]
+    uses: Collection[str] = ()
 
 
 class Writer(NamedTuple):

@@ -16,7 +16,7 @@ from asr.errors import InputError, shown
 
 TRAINER, NORMALIZER = 2, 3  # numbers of the fields of a SentencePiece model
 MODEL_TYPE = 3  # number of a field of the message TRAINER
-CHARSMAP = 2  # number of a field of the message NORMALIZER: the replacements of characters, compiled
+CHARSMAP, ADD_DUMMY_PREFIX = 2, 3  # fields of the message NORMALIZER: replacements of characters, compiled; a space
 ALGORITHMS = {1: "unigram", 2: "bpe"}  # SentencePiece's numbers for its algorithms
 BLANK = "<blank>"
 
@@ -59,6 +59,17 @@ def model_of(pieces: Sequence[SubwordPiece], algorithm: str, charsmap: bytes) ->
     trainer = written(TRAINER, written(MODEL_TYPE, number)) + _OF_NEMO
     normalizer = written(NORMALIZER, written(CHARSMAP, charsmap)) if charsmap else b""
     return b"".join(map(piece_field, pieces)) + trainer + normalizer
+
+
+def with_pieces(model: bytes, pieces: Sequence[SubwordPiece]) -> bytes:
+    """Replace the pieces of a model; how it splits and normalises texts remains."""
+    rest = b"".join(model[field.begin : field.end] for field in _fields(model) if field.number != PIECES)
+    return b"".join(map(piece_field, pieces)) + rest + _OF_NEMO
+
+
+def without_prefix(model: bytes) -> bytes:
+    """Change a model so that it does not begin texts with a space."""
+    return model + written(NORMALIZER, written(ADD_DUMMY_PREFIX, 0))
 
 
 def charsmap(model: bytes) -> bytes:

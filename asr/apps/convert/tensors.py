@@ -2,9 +2,9 @@
 
 import io
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import PosixPath
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from safetensors import SafetensorError
@@ -30,6 +30,30 @@ def load_tensors(content: bytes, name: str, entry: str | None = None) -> dict[st
     """
     if not content.startswith(ZIP):
         return _load_safetensors(content, name)
+    return load_entry(content, name, entry).tensors
+
+
+class SavedTensors(NamedTuple):
+    """The tensors of a checkpoint, and numbers beside them.
+
+    Args:
+        tensors: the tensors of an entry, by name.
+        numbers: whole numbers beside the entry.
+    """
+
+    tensors: dict[str, Tensor]
+    numbers: list[int]
+
+
+def load_entry(content: bytes, name: str, entry: str | None, numbers: Sequence[str] = ()) -> SavedTensors:
+    """Read tensors by name, and whole numbers beside them, from an untrusted checkpoint of `torch.save`.
+
+    Args:
+        content: content of the file.
+        name: name of the file, for errors.
+        entry: entry of the checkpoint that holds the tensors; None: the file holds only the tensors.
+        numbers: names of other entries.
+    """
     _check_zip(content, name)
     paths: list[Any] = [] if entry is None else [PosixPath]  # of the training, among its settings
     try:
@@ -39,9 +63,15 @@ def load_tensors(content: bytes, name: str, entry: str | None = None) -> dict[st
         raise InputError(
             f"{name} must hold only tensors, and nothing that could run code; {why_not_loaded(error)}."
         ) from None
+    whole: list[int] = []
     if entry is not None:
-        if not isinstance(state, Mapping) or entry not in state:
-            raise InputError(f"{name} must be a checkpoint with the entry {entry!r}; it has none.")
+        for needed in (entry, *numbers):
+            if not isinstance(state, Mapping) or needed not in state:
+                raise InputError(f"{name} must be a checkpoint with the entry {needed!r}; it has none.")
+        for needed in numbers:
+            if type(state[needed]) is not int or state[needed] < 1:
+                raise InputError(f"{name}: {needed} must be a positive whole number; got {shown(state[needed])}.")
+            whole.append(state[needed])
         state = state[entry]
     tensors = dict(_tensors(state, name))
     size = sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
@@ -50,7 +80,7 @@ def load_tensors(content: bytes, name: str, entry: str | None = None) -> dict[st
             f"{name} must contain the numbers of all its tensors; "
             f"the tensors take {size:,} bytes, more than twice the size of the file."
         )
-    return tensors
+    return SavedTensors(tensors, whole)
 
 
 def _load_safetensors(content: bytes, name: str) -> dict[str, Tensor]:

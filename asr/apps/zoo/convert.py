@@ -9,7 +9,7 @@ READERS = [
     *(of_transformers(model.MODEL, model.read) for model in MODELS),
     of_transformers(wav2vec2.MODEL, wav2vec2.read_wav2vec2),
     of_transformers(wav2vec2.HUBERT, wav2vec2.read_hubert),
-    Reader(icefall.MODEL, icefall.is_checkpoint, icefall.read),
+    Reader(icefall.MODEL, icefall.is_checkpoint, icefall.read, uses=("tokenizer", "average")),
 ]
 WRITERS = [
     *(Writer(model.MODEL, model.fits, model.write) for model in (*MODELS, wav2vec2)),

@@ -7,36 +7,32 @@ from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from asr.apps.convert.account import SAME, SUM, Counterparts, Layout, Row, give
 from asr.apps.convert.conformer import CTC, HEAD, TRANSDUCER
-from asr.apps.convert.foreign import CTC_HEAD, Choices, HeadConfig, ModelParts, Vocabulary, Weights
+from asr.apps.convert.foreign import CTC_HEAD, Choices, HeadConfig, ModelParts, Weights
 from asr.apps.convert.kinds import ICEFALL, kind_of
 from asr.apps.convert.section import check_parts
-from asr.apps.convert.subword_model import algorithm, charsmap, model_of, processor_of, with_blank
-from asr.apps.convert.tensors import load_tensors
+from asr.apps.convert.tensors import load_entry, load_tensors
+from asr.apps.zoo.icefall_tokens import order_of, read_tokens, written_tokens
 from asr.base.settings.conf import default_settings
-from asr.base.system.learnt import MAX_BYTES
-from asr.base.text.hidden_pieces import hidden_files
-from asr.components.tokenizer.sentencepiece import FILE, UNKNOWN_ID
-from asr.components.tokenizer.subword_pieces import CONTROL, NORMAL, UNKNOWN, USER_DEFINED, SubwordPiece
+from asr.components.tokenizer.sentencepiece import FILE
 from asr.core.build import PROMPT
 from asr.core.checkpoint.bundle import Bundle
 from asr.core.checkpoint.load import bundle_recognizer
 from asr.errors import InputError, shown
 
 MODEL = "icefall's Zipformer"
-CHECKPOINT, ENTRY, SUBWORDS, TOKENS = "pretrained.pt", "model", "bpe.model", "tokens.txt"
+CHECKPOINT, ENTRY = "pretrained.pt", "model"
+AVERAGE, COUNTERS = "model_avg", ("batch_idx_train", "average_period")  # entries of the checkpoint of an epoch
 CHECKPOINTS = ("pretrained*.pt", "epoch-[0-9]*.pt")
 PLACES = ("", "exp/")  # folders of a model that may hold its checkpoints
-SUBWORD_PLACES = ("", "../", "data/lang_bpe_*/", "../data/lang_bpe_*/")  # relative to the checkpoint
 NUM_MEL_BINS, POSITION_HEAD_DIM = 80, 4  # of all published recipes; no tensor has these numbers
 FEATURES = "mirrored_fbank"  # file of settings
-BLANK_NAME, BOUNDARY_NAME = "<blk>", "<sos/eos>"
 DROPOUT = 0.1  # in the recipes, from step 20000 on
 
 MAX_SYMBOLS = 1  # tokens in a frame, in icefall's searches
@@ -109,18 +105,6 @@ PARTS: dict[str, tuple[object, ...]] = {  # parts of asr that the model has
 CURES = {"head.predictor": " Train with head/predictor=stateless_conv."}
 
 
-class Tokens(NamedTuple):
-    """The pieces of a head.
-
-    Args:
-        vocabulary: the tokenizer.
-        order: number of icefall's output for each of our tokens.
-    """
-
-    vocabulary: Vocabulary
-    order: Sequence[int]
-
-
 def is_checkpoint(path: Path) -> bool:
     """Whether a path is a checkpoint of icefall by its name, or a folder with one that is of no other kind."""
     if path.is_dir():
@@ -144,13 +128,14 @@ def read(path: Path, choices: Choices) -> ModelParts:
     """Convert a checkpoint."""
     if choices.texts is not None or choices.pad_mode != "zeros":
         raise InputError(f"--texts and --pad-mode have no use for {MODEL}. Leave them out.")
-    file = path if path.is_file() else _checkpoints(path)[0]
-    content = file.read_bytes()
-    tensors = load_tensors(content, file.name, ENTRY)
+    files = [path] if path.is_file() else _checkpoints(path)
+    file = files[0] if choices.average is None else next(filter(_is_epoch, files), files[0])
+    tensors, sha256 = _loaded(file) if choices.average is None else _average(file, choices.average)
     _check_kind(tensors)
     encoder = encoder_config(tensors)
     head = head_config(tensors)
-    tokens = _tokens(file, len(tensors["joiner.output_linear.bias" if is_transducer(tensors) else "ctc_output.1.bias"]))
+    output = "joiner.output_linear.bias" if is_transducer(tensors) else "ctc_output.1.bias"
+    tokens = read_tokens(file, len(tensors[output]), choices.tokenizer)
     features = default_settings("features", FEATURES)
     unused = dict.fromkeys(kind for begin, kind in UNUSED.items() if any(name.startswith(begin) for name in tensors))
     notes = [f"left out: {kind}." for kind in unused]
@@ -158,8 +143,59 @@ def read(path: Path, choices: Choices) -> ModelParts:
         f"{NUM_MEL_BINS} mel bins and {POSITION_HEAD_DIM} values for a distance in each head are assumed, as in all "
         "published recipes; the other sizes are those of the tensors."
     )
-    weights = Weights(tensors, hashlib.sha256(content).hexdigest(), counterparts(encoder, tokens.order, tensors))
+    weights = Weights(tensors, sha256, counterparts(encoder, tokens.order, tensors))
     return ModelParts(tokens.vocabulary, features, encoder, weights, head, notes=notes, writer="icefall")
+
+
+def _loaded(file: Path) -> tuple[dict[str, Tensor], str]:
+    """Return the tensors of a checkpoint, and the SHA-256 of its file."""
+    content = file.read_bytes()
+    return load_tensors(content, file.name, ENTRY), hashlib.sha256(content).hexdigest()
+
+
+def _is_epoch(file: Path) -> bool:
+    """Whether a file is the checkpoint of an epoch by its name, epoch-N.pt."""
+    return re.fullmatch(r"epoch-\d+\.pt", file.name, re.ASCII) is not None
+
+
+def _average(file: Path, num_epochs: int) -> tuple[dict[str, Tensor], str]:
+    """Return the average of the weights in the last epochs before a checkpoint, and the SHA-256 of the files.
+
+    Each checkpoint has the average since the beginning of the training, over its number of batches; two of them give
+    the average between them, as icefall's `--avg N --use-averaged-model 1`.
+
+    Args:
+        file: checkpoint of an epoch.
+        num_epochs: number of epochs.
+    """
+    if not _is_epoch(file):
+        raise InputError(f"--average needs the checkpoint of an epoch, epoch-N.pt; got {file.name}.")
+    last = int(file.stem.rpartition("-")[2])
+    if not 1 <= num_epochs <= last:
+        raise InputError(f"--average must be from 1 to {last}, the epochs of {file.name}; got {num_epochs}.")
+    first = file.with_name(f"epoch-{last - num_epochs}.pt")
+    files = [file] if last == num_epochs else [file, first]
+    if not files[-1].is_file():
+        must = f"--average {num_epochs} needs {first.name} beside {file.name}"
+        raise InputError(f"{must}; it is missing. Give another number of epochs.")
+    contents = [path.read_bytes() for path in files]
+    entries = [load_entry(content, path.name, AVERAGE, COUNTERS) for content, path in zip(contents, files, strict=True)]
+    sha256 = hashlib.sha256(b"".join(contents)).hexdigest()
+    tensors = entries[0].tensors
+    if len(entries) == 1:
+        return tensors, sha256
+    (end, period), (begin, _) = (entry.numbers for entry in entries)
+    end, begin = end // period * period, begin // period * period  # batches in the averages
+    before = entries[1].tensors
+    shapes = [{name: tensor.shape for name, tensor in entry.tensors.items()} for entry in entries]
+    if end <= begin or shapes[0] != shapes[1]:
+        must = f"{first.name} must be an earlier checkpoint of the training of {file.name}"
+        raise InputError(f"{must}, with the same tensors; it is not.")
+
+    def between(tensor: Tensor, earlier: Tensor) -> Tensor:
+        return ((end * tensor.double() - begin * earlier.double()) / (end - begin)).float()
+
+    return {name: between(tensor, before[name]) for name, tensor in tensors.items()}, sha256
 
 
 def _check_kind(tensors: Mapping[str, Tensor]) -> None:
@@ -298,42 +334,6 @@ def reordered(order: Sequence[int]) -> Layout:
     return Layout(lambda shape: [shape], lambda x: x[index], lambda x: [x[index.argsort()]])
 
 
-def _tokens(checkpoint: Path, vocab_size: int) -> Tokens:
-    """Convert the SentencePiece model that belongs to a checkpoint."""
-    found = [file for place in SUBWORD_PLACES for file in sorted(checkpoint.parent.glob(f"{place}{SUBWORDS}"))]
-    if not found:
-        must = f"{SUBWORDS} must be beside {checkpoint.name}, in the folder above, or in data/lang_bpe_*"
-        raise InputError(f"{must}; it is missing. Copy it there.")
-    if found[0].stat().st_size > MAX_BYTES:
-        raise InputError(f"{found[0]} must have at most {MAX_BYTES:,} bytes; it has {found[0].stat().st_size:,}.")
-    content = found[0].read_bytes()
-    processor = processor_of(content)
-    if processor.vocab_size() != vocab_size:
-        must = f"{SUBWORDS} must have a piece for each of the {vocab_size} outputs of the checkpoint"
-        raise InputError(f"{must}; {found[0]} has {processor.vocab_size()}. Copy the right one.")
-    names = [processor.id_to_piece(number) for number in range(vocab_size)]
-    unknown = processor.unk_id()
-    if names[0] != BLANK_NAME or unknown < 1:
-        raise InputError(f"{SUBWORDS}: piece 0 must be {BLANK_NAME}; got {shown(names[0])}.")
-    order = [0, unknown, *(number for number in range(1, vocab_size) if number != unknown)]
-    pieces = [_piece(number, names[number], processor) for number in order[1:]]
-    model = with_blank(model_of(pieces, algorithm(content), charsmap(content)))
-    hidden = [token for token, number in enumerate(order) if token > UNKNOWN_ID and _is_hidden(number, processor)]
-    config = {"name": "sentencepiece", "algorithm": algorithm(content), "vocab_size": vocab_size}
-    spelling = [names[number] for token, number in enumerate(order) if token > UNKNOWN_ID and token not in hidden]
-    hidden_names = [names[order[token]] for token in hidden]
-    return Tokens(Vocabulary(config, {FILE: model} | hidden_files(hidden), spelling, hidden_names, notes=[]), order)
-
-
-def _is_hidden(number: int, processor: Any) -> bool:
-    return processor.id_to_piece(number) == BOUNDARY_NAME or processor.is_control(number)
-
-
-def _piece(number: int, name: str, processor: Any) -> SubwordPiece:
-    kind = UNKNOWN if processor.is_unknown(number) else CONTROL if _is_hidden(number, processor) else NORMAL
-    return SubwordPiece(name, processor.get_score(number), kind)
-
-
 def fits(config: Mapping[str, Any]) -> bool:
     """Whether a model of asr, given its config, has the encoder of icefall."""
     return bool(config["encoder"]["name"] == "zipformer")
@@ -354,37 +354,9 @@ def write(bundle: Bundle, path: Path) -> dict[str, bytes]:
     if config["tokenizer"]["name"] != "sentencepiece":
         must = "tokenizer must be sentencepiece for conversion to icefall"
         raise InputError(f"{must}; got {shown(config['tokenizer']['name'])}.")
-    names, order = _given(bundle.files[FILE])
+    order = order_of(bundle.files[FILE])
     tensors = give(model.state_dict(), counterparts(encoder, order, {}))
     tensors |= {name: torch.full((dim,), 0.5) for name, dim in _unused_shares(encoder).items()}
     saved = io.BytesIO()
     torch.save({ENTRY: tensors}, saved)
-    listed = "".join(f"{name} {number}\n" for number, name in enumerate(names))
-    return {CHECKPOINT: saved.getvalue(), SUBWORDS: _subwords(bundle.files[FILE], order), TOKENS: listed.encode()}
-
-
-def _given(content: bytes) -> tuple[list[str], list[int]]:
-    """Return icefall's names of the pieces, and the number of icefall's output for each of our tokens.
-
-    icefall's recipes have the blank, <sos/eos> and the unknown piece first; without <sos/eos>, the unknown piece is 1.
-    """
-    processor = processor_of(content)
-    names = [processor.id_to_piece(number) for number in range(processor.vocab_size())]
-    names[0] = BLANK_NAME
-    order = [*range(len(names))]
-    if len(names) > 2 and names[2] == BOUNDARY_NAME:
-        order[1:3] = [2, 1]
-        names[1:3] = [names[2], names[1]]
-    return names, order
-
-
-def _subwords(content: bytes, order: Sequence[int]) -> bytes:
-    """Return icefall's SentencePiece model: its first pieces are user-defined, as the recipes train it."""
-    processor = processor_of(content)
-    pieces = {}
-    for token, number in enumerate(order):
-        name = processor.id_to_piece(token)
-        kind = USER_DEFINED if number == 0 or name == BOUNDARY_NAME else NORMAL
-        kind = UNKNOWN if processor.is_unknown(token) else kind
-        pieces[number] = SubwordPiece(BLANK_NAME if token == 0 else name, processor.get_score(token), kind)
-    return model_of([pieces[number] for number in sorted(pieces)], algorithm(content), charsmap(content))
+    return {CHECKPOINT: saved.getvalue(), **written_tokens(bundle.files[FILE], order)}

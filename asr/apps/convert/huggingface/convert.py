@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from asr.apps.convert.foreign import USUAL, Choices, Converted, convert, errors_of
+from asr.apps.convert.foreign import USUAL, Choices, Converted, check_rare, convert, errors_of
 from asr.apps.convert.huggingface import parakeet
 from asr.apps.convert.huggingface.config import KEYS
 from asr.apps.convert.huggingface.files import model_type, of_transformers
@@ -24,9 +24,7 @@ def from_huggingface(path: Path, choices: Choices = USUAL) -> Converted:
             check_kind(path)
             *others, last = (reader.name for reader in known)
             raise InputError(f"model_type must be {', '.join(others)} or {last}; got {as_yaml(model_type(path))}.")
-        if choices.language is not None:
-            must = "--language needs a model of NeMo that has a tokenizer for each of several languages"
-            raise InputError(f"{must}; got {reader.name}.")
+        check_rare(choices, reader.uses, reader.name)
         return convert(path, reader.read(path, choices))
 
 

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from asr.apps.convert.foreign import USUAL, Choices, Converted, convert, errors_of
+from asr.apps.convert.foreign import USUAL, Choices, Converted, check_rare, convert, errors_of
 from asr.apps.convert.kinds import GUIDE, check_kind
 from asr.apps.convert.nemo import conformer
 from asr.apps.convert.nemo.archive import read_files
@@ -19,6 +19,7 @@ def from_nemo(path: Path, choices: Choices = USUAL) -> Converted:
     with errors_of(path):
         if choices.texts is not None:
             raise InputError("--texts needs a model that was pre-trained only; a model of NeMo has a head.")
+        check_rare(choices, ("language",), "a model of NeMo")
         files = read_files(path)
         if CONFIG not in files:
             check_kind(path)
