@@ -18,6 +18,7 @@ from asr.core.checkpoint.load import load_recognizer
 from asr.core.recognition.feature_stream import Remainder, stream_features
 from asr.core.run.initialization import with_parts
 from asr.errors import InputError
+from asr.merge import main as merge
 from asr.train import train
 from tests.conftest import STACKS, settings_with, tone_corpus
 from tests.refusals import refused
@@ -400,6 +401,18 @@ def test_an_average_without_its_entries_or_of_another_training_is_refused(folder
         main([str(folder / "epoch-5.pt"), *command])
 
 
+def test_a_parameter_that_icefall_does_not_use_is_reported_if_it_was_changed(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    read(folder)
+    assert "bypass_scale" not in capsys.readouterr().out
+    tensors = torch.load(folder / "pretrained.pt", weights_only=True)["model"]
+    unused = [name for name in tensors if ".layers." in name and name.split(".")[-2].isdigit()]
+    torch.save({"model": tensors | {unused[0]: tensors[unused[0]] + 0.1}}, folder / "pretrained.pt")
+    read(folder, "changed")
+    assert f"{unused[0]}" in capsys.readouterr().out
+
+
 Change = Callable[[dict[str, Tensor]], dict[str, Tensor]]
 
 
@@ -416,6 +429,7 @@ def renamed(old: str, new: str) -> Change:
         (renamed("depthwise_conv.weight", "depthwise_conv.causal_conv.weight"), "causal"),
         (renamed("ctc_output", "ctc_other"), "joiner ... ctc_output"),
         (lambda tensors: tensors | {"other.weight": torch.ones(2)}, "other.weight"),
+        (lambda tensors: tensors | {"joiner.output_linear.bias": torch.ones(2)}, "decoder.embedding.weight"),
     ],
 )
 def test_another_kind_of_model_is_refused_by_name(change: Change, expected: str, folder: Path) -> None:
@@ -482,18 +496,31 @@ def test_energies_of_a_batch_and_of_a_stream_equal_those_of_an_utterance() -> No
     torch.testing.assert_close(torch.cat(parts), whole, rtol=0, atol=1e-4)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("chosen", [[], ["adapter=lora"]], ids=["whole", "lora"])
-def test_a_converted_model_is_trained_further(chosen: list[str], folder: Path, tones: Path) -> None:
-    """The tones have lower-case texts, so the model gets pieces in lower case."""
+@pytest.mark.parametrize(("heads", "steps"), [pytest.param("ctc", 50, marks=pytest.mark.slow), ("both", 12)])
+def test_a_converted_model_is_trained_further(
+    heads: str, steps: int, chosen: list[str], folder: Path, tones: Path
+) -> None:
+    """The tones have lower-case texts, so the model gets pieces in lower case; its bundle becomes icefall's again."""
     (folder / "bpe.model").write_bytes(subwords(str.lower))
     processor = sentencepiece.SentencePieceProcessor()
     processor.load_from_serialized_proto(subwords(str.lower))
-    torch.save({"model": checkpoint(processor.vocab_size())}, folder / "pretrained.pt")
-    ours, run_dir = read(folder), folder.parent / "run"
-    settings = ["experiment=finetune", f"init.from={ours}", "trainer.max_steps=50", "trainer.max_epochs=-1"]
+    before = checkpoint(processor.vocab_size(), HEADS[heads])
+    torch.save({"model": before}, folder / "pretrained.pt")
+    ours, run_dir, back = read(folder), folder.parent / "run", folder.parent / "back"
+    settings = ["experiment=finetune", f"init.from={ours}", f"trainer.max_steps={steps}", "trainer.max_epochs=-1"]
     settings += ["init.frozen=[]", "augment=[]", "optimizer.lr=2e-3", "trainer.log_every_n_steps=1", *chosen]
     settings += [*tone_corpus(tones), "corpus.test=[]", "data.num_workers=0", f"run_dir={run_dir}"]
     train(with_parts(settings_with(*settings), settings))
     all_losses = losses(run_dir)
     assert sum(all_losses[-5:]) < sum(all_losses[:5])
+    trained = run_dir / "bundle"
+    if chosen:
+        merged = run_dir.parent / "merged"
+        assert merge([str(trained), "--base", str(ours), "-o", str(merged)]) == 0
+        trained = merged
+    assert main([str(trained), "--to", "icefall", "-o", str(back)]) == 0
+    after = torch.load(back / "pretrained.pt", weights_only=True)["model"]
+    assert after.keys() == {name for name in before if not name.startswith("simple_")}
+    value = "encoder.encoders.0.layers.0.self_attn1.in_proj.weight"
+    assert not torch.equal(after[value], before[value])

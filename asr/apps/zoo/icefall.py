@@ -33,6 +33,7 @@ CHECKPOINTS = ("pretrained*.pt", "epoch-[0-9]*.pt")
 PLACES = ("", "exp/")  # folders of a model that may hold its checkpoints
 NUM_MEL_BINS, POSITION_HEAD_DIM = 80, 4  # of all published recipes; no tensor has these numbers
 FEATURES = "mirrored_fbank"  # file of settings
+INITIAL = 0.5  # value of a parameter that icefall's layers have and do not use, so that no training changes it
 DROPOUT = 0.1  # in the recipes, from step 20000 on
 
 MAX_SYMBOLS = 1  # tokens in a frame, in icefall's searches
@@ -143,6 +144,9 @@ def read(path: Path, choices: Choices) -> ModelParts:
         f"{NUM_MEL_BINS} mel bins and {POSITION_HEAD_DIM} values for a distance in each head are assumed, as in all "
         "published recipes; the other sizes are those of the tensors."
     )
+    changed = [name for name in _unused_shares(encoder) if name in tensors and bool((tensors[name] != INITIAL).any())]
+    if changed:
+        notes.append(f"{changed[0]} ({len(changed)} such) has no use in icefall; back in icefall it is {INITIAL}.")
     weights = Weights(tensors, sha256, counterparts(encoder, tokens.order, tensors))
     return ModelParts(tokens.vocabulary, features, encoder, weights, head, notes=notes, writer="icefall")
 
@@ -356,7 +360,7 @@ def write(bundle: Bundle, path: Path) -> dict[str, bytes]:
         raise InputError(f"{must}; got {shown(config['tokenizer']['name'])}.")
     order = order_of(bundle.files[FILE])
     tensors = give(model.state_dict(), counterparts(encoder, order, {}))
-    tensors |= {name: torch.full((dim,), 0.5) for name, dim in _unused_shares(encoder).items()}
+    tensors |= {name: torch.full((dim,), INITIAL) for name, dim in _unused_shares(encoder).items()}
     saved = io.BytesIO()
     torch.save({ENTRY: tensors}, saved)
     return {CHECKPOINT: saved.getvalue(), **written_tokens(bundle.files[FILE], order)}
