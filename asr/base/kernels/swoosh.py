@@ -14,7 +14,7 @@ SLOPE = 0.08
 def swoosh(x: Tensor, shift: float, constant: float) -> Tensor:
     """Compute log(1 + exp(x - shift)) - 0.08 x - constant elementwise.
 
-    *Source*: Yao et al. 2023, arXiv:2310.11230, section 3.4.
+    *Source*: Yao et al. 2023, arXiv:2310.11230.
     """
     if wants_plain():
         return swoosh_plainly(x, shift, constant)

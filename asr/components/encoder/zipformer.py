@@ -29,7 +29,7 @@ class Zipformer(nn.Module):
     each group of frames; its output frames are repeated and joined to its input by a bypass. Each channel of the
     encoder's output comes from the last stack that has this channel.
 
-    *Source*: Yao et al. 2023, arXiv:2310.11230, section 3.1.
+    *Source*: Yao et al. 2023, arXiv:2310.11230.
 
     *Differs from the paper*: an incomplete group of frames is completed with the utterance's own last frame, not with
     that of the batch. In training, there is only dropout: no Balancer, no Whitener and no skipping of modules.

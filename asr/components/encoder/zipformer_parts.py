@@ -16,7 +16,7 @@ Layer = TypeVar("Layer", bound=nn.Module)
 class SwooshL(nn.Module):
     """The function log(1 + exp(x - 4)) - 0.08 x - 0.035, for layers with many inputs near 0.
 
-    *Source*: Yao et al. 2023, arXiv:2310.11230, section 3.4.
+    *Source*: Yao et al. 2023, arXiv:2310.11230.
     """
 
     def forward(self, x: Tensor) -> Tensor:
@@ -27,7 +27,7 @@ class SwooshL(nn.Module):
 class SwooshR(nn.Module):
     """The function log(1 + exp(x - 1)) - 0.08 x - 0.313261687, which is 0 at 0.
 
-    *Source*: Yao et al. 2023, arXiv:2310.11230, section 3.4.
+    *Source*: Yao et al. 2023, arXiv:2310.11230.
     """
 
     def forward(self, x: Tensor) -> Tensor:
@@ -40,7 +40,7 @@ class BiasNorm(nn.Module):
 
     Each frame is normalised by itself, in float32 at least, so that padding has no effect.
 
-    *Source*: Yao et al. 2023, arXiv:2310.11230, section 3.3.
+    *Source*: Yao et al. 2023, arXiv:2310.11230.
     """
 
     def __init__(self, dim: int) -> None:
@@ -58,7 +58,7 @@ class BiasNorm(nn.Module):
 class Bypass(nn.Module):
     """The sum of a module's input and output, in which each channel has a trained share of the output.
 
-    *Source*: Yao et al. 2023, arXiv:2310.11230, section 3.2.
+    *Source*: Yao et al. 2023, arXiv:2310.11230.
 
     *Differs from the paper*: the shares are not limited to a range that depends on the training step.
     """
@@ -77,7 +77,7 @@ class Pooling(nn.Module):
 
     An incomplete group at the end of an utterance is completed with copies of the utterance's last frame.
 
-    *Source*: Yao et al. 2023, arXiv:2310.11230, section 3.1.
+    *Source*: Yao et al. 2023, arXiv:2310.11230.
     """
 
     def __init__(self, stride: int) -> None:

@@ -26,7 +26,7 @@ class ZipformerBlock(nn.Module):
     self-attention, convolution, feed-forward; a bypass from the block's input; self-attention, convolution,
     feed-forward; then a norm, and a second bypass from the block's input.
 
-    *Source*: Yao et al. 2023 (Zipformer), arXiv:2310.11230, section 3.2.
+    *Source*: Yao et al. 2023 (Zipformer), arXiv:2310.11230.
 
     *Differs from the paper*: the only regularisation in training is dropout in the feed-forward modules.
 

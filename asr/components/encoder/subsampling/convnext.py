@@ -25,7 +25,7 @@ class ConvNeXt(nn.Module):
     The second convolution halves time and frequency, the third halves the frequency. Time is not padded, so that
     an output frame needs 9 feature frames: T' = floor((T - 7) / 2).
 
-    *Source*: Yao et al. 2023 (Zipformer), arXiv:2310.11230, section 3.1; Liu et al. 2022 (ConvNeXt), arXiv:2201.03545.
+    *Source*: Yao et al. 2023 (Zipformer), arXiv:2310.11230; Liu et al. 2022 (ConvNeXt), arXiv:2201.03545.
 
     Args:
         channels: number of channels of each of the three convolutions.
