@@ -24,13 +24,13 @@ from asr.apps.export.sherpa_stateless import StatelessDecoder
 from asr.base.settings.conf import default_settings
 from asr.convert import main as convert
 from asr.core.build import build_features
-from asr.core.checkpoint.bundle import read_bundle
+from asr.core.checkpoint.bundle import read_bundle, replace_bundle
 from asr.core.checkpoint.load import load_recognizer
 from asr.core.data.manifest import read_manifest
 from asr.export import main as export
 from tests.conftest import STACKS, TINY, resolved, settings_with, tone_corpus
 from tests.test_export_transducers import sound, texts_of, transducer_bundle
-from tests.test_icefall import checkpoint, subwords, vocabulary
+from tests.test_icefall import HEADS, checkpoint, subwords, vocabulary
 from tests.test_onnx import amplify, follow, tiny_bundle
 from tests.tones import sentences, write_corpus
 
@@ -154,10 +154,13 @@ def test_a_transducer_without_a_counterpart_is_left_out_with_the_reason(
     assert all(word in reason for word in (*named, "slaney_fbank"))
 
 
+@pytest.mark.parametrize("predictor", ["stateless", "stateless_conv"])
 @pytest.mark.parametrize("num_tokens", [1, 2, 4])
 @torch.no_grad()
-def test_the_decoder_takes_the_last_tokens_and_no_token_before_the_first(num_tokens: int, tmp_path: Path) -> None:
-    chosen = [*STATELESS, f"head.predictor.num_tokens={num_tokens}"]
+def test_the_decoder_takes_the_last_tokens_and_no_token_before_the_first(
+    num_tokens: int, predictor: str, tmp_path: Path
+) -> None:
+    chosen = [*STATELESS, f"head/predictor={predictor}", f"head.predictor.num_tokens={num_tokens}"]
     head: Any = load_recognizer(transducer_bundle(tmp_path / "bundle", *chosen)).model.head
     tokens = torch.tensor([[3, 1, 4, 1, 5], [5, 2, 2, 3, 1]])
     expected = head.joiner.of_tokens(head.predictor(tokens))  # (2, 6, J)
@@ -170,33 +173,60 @@ def test_the_decoder_takes_the_last_tokens_and_no_token_before_the_first(num_tok
 # ---- models
 
 
+SILENT = [1, 2]  # tokens <unk> and <sos/eos>, which are no text
+
+
+def amplify_joiner(folder: Path) -> None:
+    """Let the joiner of a bundle amplify deviations of frames from their mean, and make blanks as likely as tokens."""
+    bundle, model = read_bundle(folder), load_recognizer(folder).model
+    features = model.features(sound(3.0, seed=9))[None]
+    with torch.no_grad():
+        average = model(features, torch.tensor([features.shape[1]])).out[0].mean(dim=0)
+    weights = bundle.weights
+    weights["head.joiner.of_frames.weight"] *= 8.0
+    weights["head.joiner.of_frames.bias"][:] = -weights["head.joiner.of_frames.weight"] @ average
+    weights["head.joiner.output.weight"] *= 3.0
+    weights["head.joiner.output.bias"][SILENT] = -1e4
+    weights["head.joiner.output.bias"][0] += 4.0
+    replace_bundle(folder, bundle)
+
+
+def words(texts: list[str]) -> list[list[str]]:
+    """Split texts: sherpa-onnx writes both spaces of a piece that is a space before one that begins with a space."""
+    return [text.split() for text in texts]
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_sherpa_onnx_writes_the_texts_of_icefalls_zipformer(tmp_path: Path) -> None:
+@pytest.mark.parametrize("head", ["ctc", "transducer"])
+def test_sherpa_onnx_writes_the_texts_of_icefalls_zipformer(head: str, tmp_path: Path) -> None:
     pytest.importorskip("sherpa_onnx", reason="sherpa-onnx is not installed")
-    theirs = tmp_path / "theirs"
+    theirs, bundle, exported = tmp_path / "theirs", tmp_path / "bundle", tmp_path / "exported"
     theirs.mkdir()
     (theirs / "bpe.model").write_bytes(subwords())
-    torch.save({"model": checkpoint(vocabulary().vocab_size())}, theirs / "pretrained.pt")
-    assert convert([str(theirs), "-o", str(tmp_path / "bundle")]) == 0
-    amplify(tmp_path / "bundle", silent=[1, 2])  # <unk> and <sos/eos>, which are no text
+    torch.save({"model": checkpoint(vocabulary().vocab_size(), HEADS[head])}, theirs / "pretrained.pt")
+    assert convert([str(theirs), "-o", str(bundle)]) == 0
+    amplify(bundle, SILENT) if head == "ctc" else amplify_joiner(bundle)
     paths = recordings(tmp_path)
-    expected = texts_of(tmp_path / "bundle", paths)
+    expected = texts_of(bundle, paths)
     assert len(set(expected)) == len(paths)
-    assert export([str(tmp_path / "bundle"), "-o", str(tmp_path / "exported")]) == 0
-    texts = by_sherpa(tmp_path / "exported", paths)
-    # A piece that is only a space, before one that begins with a space: sherpa-onnx writes both.
-    assert [text.split() for text in texts] == [text.split() for text in expected]
-    assert follow(tmp_path / "exported", 1, Path(paths[0]), tmp_path) == texts[0]
-    [metadata] = onnx.load(tmp_path / "exported" / "model-sherpa.onnx").metadata_props
-    assert (metadata.key, metadata.value) == ("model_type", "zipformer2_ctc")
+    assert export([str(bundle), "-o", str(exported)]) == 0
+    texts = by_sherpa(exported, paths)
+    assert words(texts) == words(expected)
+    assert follow(exported, 1, Path(paths[0]), tmp_path) == texts[0]
+    program = "model-sherpa.onnx" if head == "ctc" else "encoder-sherpa.onnx"
+    [metadata] = onnx.load(exported / program).metadata_props
+    assert (metadata.key, metadata.value) == ("model_type", "zipformer2_ctc" if head == "ctc" else "zipformer2")
+    if head == "transducer":
+        beam = texts_of(bundle, paths, decode="monotonic_beam")
+        assert words(by_sherpa(exported, paths, method="modified_beam_search")) == words(beam)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_sherpa_onnx_writes_the_texts_of_a_transducer_that_emits_one_token_in_a_frame(tmp_path: Path) -> None:
     pytest.importorskip("sherpa_onnx", reason="sherpa-onnx is not installed")
-    one = ["head.ctc_weight=0", "decode=transducer_greedy", "decode.max_symbols=1"]
+    one = ["head.ctc_weight=0", "decode.max_symbols=1"]
     bundle = transducer_bundle(tmp_path / "bundle", *STATELESS, "head.predictor.num_tokens=3", *one)
     paths = recordings(tmp_path)
     expected = texts_of(bundle, paths)

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
 FORMS = {PROGRAM: OF_FEATURES, ENCODER: OF_FEATURES} | dict.fromkeys(NETS.values(), OF_WAVEFORMS)
 PACKAGES = ("onnx", "onnxscript", "onnxruntime")  # packages of the extra `onnx`
+JOINERS = ("joiner", "frame_joiner")  # what decoders of a transducer need
 OnStep = Callable[[str], None]
 Parts = Mapping[str, "ModelProto"]  # programs by file name, including the program that computes the features
 Files = Mapping[str, Path]  # paths of programs and of their data files, by file name
@@ -46,7 +47,7 @@ def check_exportable(recognizer: Recognizer, config: Config) -> None:
     check_installed(PACKAGES, "asr.export")
     needs, name = recognizer.decode.needs, config["decode"]["name"]
     cure = " To export the model's CTC head, add --decode greedy." if recognizer.model.head.frame_head else ""
-    more = [need for need in needs if need not in ("frame_head", "joiner")]
+    more = [need for need in needs if need not in ("frame_head", *JOINERS)]
     if more:
         must = "the decoder of an exported model must need only the log_probs of frames, or a joiner"
         raise InputError(f"{must}; decode={name} needs a {more[0]}, which is not exported yet.{cure}")
@@ -54,7 +55,7 @@ def check_exportable(recognizer: Recognizer, config: Config) -> None:
 
 def is_transducer(recognizer: Recognizer) -> bool:
     """Whether the decoder uses a transducer; with another decoder only the CTC head is exported."""
-    return "joiner" in recognizer.decode.needs
+    return any(need in JOINERS for need in recognizer.decode.needs)
 
 
 def net_of(recognizer: Recognizer) -> tuple[str, Net]:
