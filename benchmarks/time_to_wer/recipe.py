@@ -39,8 +39,12 @@ def recommended() -> list[Recipe]:
 
 def equal() -> list[Recipe]:
     """Return recipes with equal settings: plain CTC, and with an intermediate loss, which transformers lacks."""
-    plain = [Recipe(toolkit, "CTC", ["head=ctc"]) for toolkit in PUBLISHED]
-    return plain + [Recipe(toolkit, "CTC, intermediate loss", ["head=ctc_intermediate"]) for toolkit in (ASR, NEMO)]
+    heads = {"CTC": ("ctc", PUBLISHED), "CTC, intermediate loss": ("ctc_intermediate", (ASR, NEMO))}
+    return [
+        Recipe(toolkit, name, [f"head={head}", "optimizer=adamw"])
+        for name, (head, toolkits) in heads.items()
+        for toolkit in toolkits
+    ]
 
 
 def finetuned() -> list[Recipe]:
