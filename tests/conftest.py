@@ -49,6 +49,7 @@ TINY = [
     "augment=[]",
     "data.num_workers=0",
     "data.sorted_epochs=0",
+    "optimizer=adamw",
     "optimizer.lr=2e-3",
     "checkpoint.select=best",
     "data.batch_seconds=10",

@@ -100,7 +100,7 @@ def test_a_batch_equals_a_plain_loop_over_each_utterance(kind: str, predictor: s
 
 @EACH_PREDICTOR
 def test_without_a_bonus_every_bit_is_that_of_the_most_likely_tokens(kind: str, predictor: str) -> None:
-    search, frames = search_of(kind, predictor), draw_frames().float()
+    search, frames = search_of(kind, predictor, seed=17), draw_frames().float()
     search.head.float()  # type: ignore[attr-defined]
     plain = [best for [best] in decoded(search, frames, LENGTHS)]
     assert sum(len(hypothesis.tokens) for hypothesis in plain) > 5

@@ -133,7 +133,7 @@ def test_the_command_counts_hidden_pieces_and_names_stay_unique(
     assert f"{len(TAGS) + 2} hidden pieces" in capsys.readouterr().out  # <s> and </s> are control pieces
     assert read_bundle(tmp_path / "again").files == read_bundle(converted).files
     assert len(set(tokenizer.names)) == tokenizer.vocab_size
-    assert "<|en|>" in token_files(tokenizer, [])["tokens.txt"]
+    assert "<|en|>" in token_files(tokenizer, [], blank_last=False)["tokens.txt"]
     assert describe([str(converted), "--tokens"]) == 0
     printed = capsys.readouterr().out
     assert re.search(r"'<EOU>' \(hidden\)$", printed, re.MULTILINE)

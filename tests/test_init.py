@@ -268,7 +268,8 @@ def test_a_different_network_size_is_an_error(fluent: Path) -> None:
 def finetune(fluent: Path, corpus: Path, run_dir: Path, *overrides: str) -> Path:
     """Train, starting from the model in `fluent`, and return the run folder."""
     settings = [line for line in TINY if line.startswith(("trainer", "data", "schedule", "augment"))]
-    given = [*settings, *tone_corpus(corpus), f"init.from={fluent / 'run'}", f"run_dir={run_dir}", *overrides]
+    start = ["optimizer=adamw", f"init.from={fluent / 'run'}"]
+    given = [*settings, *tone_corpus(corpus), *start, f"run_dir={run_dir}", *overrides]
     train(with_parts(settings_with(*given), given))
     return run_dir
 
@@ -313,7 +314,6 @@ def test_weights_frozen_for_some_steps_are_trained_afterwards(
 
 def test_weights_may_be_frozen_for_all_steps_of_a_run(fluent: Path, tones: Path, tmp_path: Path) -> None:
     common = ["trainer.max_steps=3", "init.frozen=[encoder.subsampling.*,encoder.blocks.0.*]"]
-    common += ["optimizer=adamw"]  # muon divides its steps among the matrices that a run can train
     runs = [
         finetune(fluent, tones, tmp_path / str(steps), *common, f"init.frozen_steps={steps}") for steps in ("null", 3)
     ]

@@ -70,11 +70,11 @@ LAUNCHES = {  # launches of a step with torch 2.11
 
 
 def overrides_of(case: str) -> str:
-    """Return a case with two blocks."""
+    """Return a case with two blocks and AdamW."""
     extra = " features/normalize=global_cmvn" if "streaming" in case else ""
     extra += " encoder.subsampling.num_channels=64" if "wav2vec2" in case else ""  # 512 do not fit into 80 GB
     extra += " head.num_intermediate=1" if "intermediate" in case or "self_conditioned" in case else ""
-    return f"{case} encoder.num_layers=2{extra}"
+    return f"{case} encoder.num_layers=2 optimizer=adamw{extra}"
 
 
 @pytest.fixture(scope="session")

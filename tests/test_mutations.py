@@ -32,7 +32,7 @@ from tests.refusals import mentions, refused
 CHOICES = [
     ["augment=[speed_perturb,spec_augment]"],
     ["augment=[edges,noise,reverberation,simulated_room,gain,codec]"],
-    ["encoder=transformer"],
+    ["encoder=transformer", "optimizer=adamw"],
     ["encoder=fast_conformer_s", "tokenizer=huggingface"],
     ["encoder/block/attention=local_attention", "encoder/block/norm=layer_norm", "optimizer=muon"],
     ["features/normalize=per_utterance"],

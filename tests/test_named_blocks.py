@@ -217,7 +217,7 @@ BELOW = {  # power of layer_decay in the learning rate
 
 
 def test_layer_decay_follows_the_order_of_the_blocks() -> None:
-    model, config = make_model(), resolved("optimizer.lr=1.0", "optimizer.layer_decay=0.5")
+    model, config = make_model(), resolved("optimizer=adamw", "optimizer.lr=1.0", "optimizer.layer_decay=0.5")
     optimizer = build_optimizer(config, model, model.depths)
     rates = {id(weight): group["lr"] for group in optimizer.param_groups for weight in group["params"]}
     for name, weight in model.named_parameters():
