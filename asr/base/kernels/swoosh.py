@@ -9,6 +9,7 @@ from torch import Tensor
 from asr.base.kernels.choice import wants_plain
 
 SLOPE = 0.08
+LINEAR_FROM = 40.0  # log(1 + exp(x)) is x within the precision of float64, unlike above 20, where torch says so
 
 
 def swoosh(x: Tensor, shift: float, constant: float) -> Tensor:
@@ -24,7 +25,7 @@ def swoosh(x: Tensor, shift: float, constant: float) -> Tensor:
 
 def swoosh_plainly(x: Tensor, shift: float, constant: float) -> Tensor:
     """Compute the formula operation by operation."""
-    return F.softplus(x - shift) - SLOPE * x - constant
+    return F.softplus(x - shift, threshold=LINEAR_FROM) - SLOPE * x - constant
 
 
 class _Swoosh(torch.autograd.Function):
@@ -35,7 +36,7 @@ class _Swoosh(torch.autograd.Function):
         """Compute the value, in the type of x."""
         ctx.save_for_backward(x)
         ctx.shift = shift
-        return F.softplus(x - shift).sub_(x, alpha=SLOPE).sub_(constant)
+        return F.softplus(x - shift, threshold=LINEAR_FROM).sub_(x, alpha=SLOPE).sub_(constant)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
