@@ -10,7 +10,7 @@ import safetensors.torch
 import torch
 import yaml
 
-from asr.apps.convert.kinds import CLASSES, FILES, MODEL_TYPES, kind_of
+from asr.apps.convert.kinds import CLASSES, FILES, MODEL_TYPES, UnreadModel, kind_of
 from asr.convert import main
 from asr.core.checkpoint.bundle import read_bundle
 from asr.core.hub.download import _chosen
@@ -106,9 +106,10 @@ def test_a_file_in_torchs_format_that_could_run_code_is_refused(tmp_path: Path) 
         main([str(folder), "-o", str(tmp_path / "ours")])
 
 
-@pytest.mark.parametrize("number", range(len(FILES)))
-def test_the_refusal_of_another_toolkits_folder_names_the_toolkit(number: int, tmp_path: Path) -> None:
-    kind, patterns = FILES[number]
+@pytest.mark.parametrize(("kind", "patterns"), [(kind, each) for kind, choices in FILES.items() for each in choices])
+def test_the_refusal_of_another_toolkits_folder_names_the_toolkit(
+    kind: UnreadModel, patterns: tuple[str, ...], tmp_path: Path
+) -> None:
     for pattern in patterns:
         path = tmp_path / "theirs" / pattern.replace("*", "1")
         path.parent.mkdir(parents=True, exist_ok=True)

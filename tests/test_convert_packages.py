@@ -13,6 +13,7 @@ from torch import Tensor
 
 from asr.apps.convert.huggingface.convert import from_huggingface
 from asr.apps.convert.packages import readers, writers
+from asr.apps.convert.section import check_parts
 from asr.base.settings import plugins
 from asr.convert import main
 from asr.core.checkpoint.load import load_recognizer
@@ -273,3 +274,9 @@ def test_a_parakeet_needs_no_zoo(theirs: Path, monkeypatch: pytest.MonkeyPatch) 
     (theirs / "config.json").write_text(json.dumps({"model_type": "lasr_ctc"}))
     with refused(InputError, "model_type ... parakeet_ctc; got lasr_ctc"):
         from_huggingface(theirs)
+
+
+def test_a_part_that_another_toolkit_lacks_is_refused_by_its_name() -> None:
+    check_parts({"head": {"name": "ctc"}}, "icefall", {"prompt": ()})
+    with refused(InputError, "prompt ... icefall; got concatenated"):
+        check_parts({"head": {"name": "ctc"}, "prompt": {"name": "concatenated"}}, "icefall", {"prompt": ()})

@@ -53,27 +53,21 @@ class UnreadModel(NamedTuple):
     cure: str
 
 
-# Patterns of the files of other toolkits; a folder with a file for each pattern of a line is of that kind.
-FILES: tuple[tuple[UnreadModel, tuple[str, ...]], ...] = (
-    (UnreadModel("a model of SpeechBrain", PACKAGE), ("hyperparams.yaml",)),
-    (UnreadModel("a model of WeNet", PACKAGE), ("train.yaml", "*.pt")),
-    (UnreadModel("a model of WeNet", PACKAGE), ("train.yaml", "units.txt")),
-    (UnreadModel("a model of ESPnet", PACKAGE), ("meta.yaml",)),
-    (UnreadModel("a model of ESPnet", PACKAGE), ("exp/*/config.yaml",)),
-    (UnreadModel("a model of ESPnet", PACKAGE), ("config.yaml", "*.pth")),
-    *(
-        (UnreadModel(ICEFALL, EXPORTED), (f"{folder}{name}",))
-        for folder in ("", "exp/")
-        for name in ("jit_script*.pt", "cpu_jit*.pt")
+# Patterns of the files of other toolkits; a folder with a file for each pattern of a tuple is of that kind.
+FILES: dict[UnreadModel, tuple[tuple[str, ...], ...]] = {
+    UnreadModel("a model of SpeechBrain", PACKAGE): (("hyperparams.yaml",),),
+    UnreadModel("a model of WeNet", PACKAGE): (("train.yaml", "*.pt"), ("train.yaml", "units.txt")),
+    UnreadModel("a model of ESPnet", PACKAGE): (("meta.yaml",), ("exp/*/config.yaml",), ("config.yaml", "*.pth")),
+    UnreadModel(ICEFALL, EXPORTED): tuple(
+        (f"{folder}{name}",) for folder in ("", "exp/") for name in ("jit_script*.pt", "cpu_jit*.pt")
     ),
-    (UnreadModel("a model of Kaldi or Vosk", PACKAGE), ("final.mdl",)),
-    (UnreadModel("a model of Kaldi or Vosk", PACKAGE), ("am/final.mdl",)),
-    (UnreadModel("a model of fairseq", PACKAGE), ("dict.*.txt", "*.pt")),
-    (UnreadModel("an exported model of sherpa-onnx", EXPORTED), ("*.onnx", "tokens.txt")),
-    (UnreadModel("an exported model in ONNX", EXPORTED), ("*.onnx",)),
-    (UnreadModel("a Whisper model of whisper.cpp", ATTENTION), ("ggml-*.bin",)),
-    (UnreadModel("a Whisper model of CTranslate2", ATTENTION), ("model.bin", "vocabulary.*")),
-)
+    UnreadModel("a model of Kaldi or Vosk", PACKAGE): (("final.mdl",), ("am/final.mdl",)),
+    UnreadModel("a model of fairseq", PACKAGE): (("dict.*.txt", "*.pt"),),
+    UnreadModel("an exported model of sherpa-onnx", EXPORTED): (("*.onnx", "tokens.txt"),),
+    UnreadModel("an exported model in ONNX", EXPORTED): (("*.onnx",),),
+    UnreadModel("a Whisper model of whisper.cpp", ATTENTION): (("ggml-*.bin",),),
+    UnreadModel("a Whisper model of CTranslate2", ATTENTION): (("model.bin", "vocabulary.*"),),
+}
 
 
 def kind_of(path: Path) -> UnreadModel | None:
@@ -89,10 +83,11 @@ def kind_of(path: Path) -> UnreadModel | None:
             return kind
     names = [f"{prefix}{file.name}" for prefix in ("", "exp/", "am/") for file in _files(path / prefix)]
     names += [f"exp/{folder.name}/{file.name}" for folder in _files(path / "exp") for file in _files(folder)]
-    return next(
-        (kind for kind, patterns in FILES if all(any(fnmatchcase(name, each) for name in names) for each in patterns)),
-        None,
-    )
+
+    def has_all(patterns: tuple[str, ...]) -> bool:
+        return all(any(fnmatchcase(name, each) for name in names) for each in patterns)
+
+    return next((kind for kind, choices in FILES.items() if any(map(has_all, choices))), None)
 
 
 def _files(folder: Path) -> list[Path]:

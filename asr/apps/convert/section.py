@@ -61,7 +61,8 @@ def check_parts(
         config: config of the model.
         toolkit: name of the toolkit.
         needed: for parts and settings of asr, such as "encoder.block.norm" and "encoder.block.norm.eps", the names or
-            values that the toolkit has. A setting that the model's part does not have is not checked.
+            values that the toolkit has; none: the model must not have this part. A setting that the model's part does
+            not have is not checked.
         cures: advice for a part or setting, which begins with a space.
     """
     for name, values in needed.items():
@@ -70,7 +71,7 @@ def check_parts(
             given = given.get(key, _ABSENT) if isinstance(given, Mapping) else _ABSENT
         given = given.get("name") if isinstance(given, Mapping) else given
         if given not in (*values, _ABSENT):
-            must = f"{name} must be {' or '.join(map(as_yaml, values))} for conversion to {toolkit}"
+            must = f"{name} must be {' or '.join(map(as_yaml, values)) or 'absent'} for conversion to {toolkit}"
             raise InputError(f"{must}; got {as_yaml(given)}.{cures.get(name, '')}")
 
 

@@ -42,6 +42,7 @@ ENCODER_KEYS = GENERAL_KEYS | {
     *("attention_dropout", "activation_dropout"),
 }
 PARTS: dict[str, tuple[object, ...]] = {  # parts of asr that the model has
+    PROMPT: (),
     "encoder": (ENCODER,),
     "encoder.last_norm": (False,),
     "encoder.block": ("strided_block",),
@@ -221,8 +222,6 @@ def write(bundle: Bundle, path: Path) -> dict[str, bytes]:
     """Convert a bundle to the files of a folder for transformers, by name."""
     config = bundle.config
     check_parts(config, "Hugging Face", PARTS)
-    if PROMPT in config:
-        raise InputError(f"a model for conversion to Hugging Face's {MODEL} must have no prompt; it has one.")
     model, encoder, block = bundle_recognizer(bundle, path).model, config["encoder"], config["encoder"]["block"]
     features = model.features
     tokenizer = give_vocabulary(config["tokenizer"], bundle.files)

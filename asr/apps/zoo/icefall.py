@@ -92,6 +92,7 @@ BLOCK = re.compile(r"^encoder\.stacks\.(\d+)\.blocks\.(\d+)\.")
 POINTWISE = Layout(lambda shape: [(*shape, 1, 1)], lambda x: x[:, :, 0, 0], lambda x: [x[:, :, None, None]])
 SCALAR = Layout(lambda shape: [()], lambda x: x[None], lambda x: [x[0]])
 PARTS: dict[str, tuple[object, ...]] = {  # parts of asr that the model has
+    PROMPT: (),
     "encoder": ("zipformer",),
     "encoder.block": ("zipformer_block",),
     "encoder.subsampling": ("convnext",),
@@ -349,8 +350,6 @@ def write(bundle: Bundle, path: Path) -> dict[str, bytes]:
     features = default_settings("features", FEATURES)
     lhotses = {f"features.{key}": (features[key],) for key in ("snip_edges", "high_hertz", "full_scale")}
     check_parts(config, "icefall", PARTS | lhotses, CURES)
-    if PROMPT in config:
-        raise InputError(f"a model for conversion to {MODEL} must have no prompt; it has one.")
     if encoder["block"]["position_head_dim"] != POSITION_HEAD_DIM:
         must = f"encoder.block.position_head_dim must be {POSITION_HEAD_DIM} for conversion to icefall"
         raise InputError(f"{must}; got {encoder['block']['position_head_dim']}.")

@@ -52,6 +52,7 @@ ENCODER_KEYS = {
     "max_position_embeddings",
 }
 PARTS: dict[str, tuple[object, ...]] = {  # parts of asr that the model has
+    PROMPT: (),
     "encoder": (CONFORMER,),
     "encoder.last_norm": (True,),
     "encoder.block": (WEIGHTED,),
@@ -225,8 +226,6 @@ def write(bundle: Bundle, path: Path) -> dict[str, bytes]:
     config, encoder, block = bundle.config, bundle.config["encoder"], bundle.config["encoder"]["block"]
     bias = block["feed_forward_bias"]
     check_parts(config, "Hugging Face", PARTS | {"encoder.block.attention.bias": (bias,)})
-    if PROMPT in config:
-        raise InputError(f"a model for conversion to Hugging Face's {MODEL} must have no prompt; it has one.")
     model = bundle_recognizer(bundle, path).model
     tokenizer, features = give_vocabulary(config["tokenizer"], bundle.files), model.features
     written = {

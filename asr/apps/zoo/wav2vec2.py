@@ -58,6 +58,7 @@ KEYS = {
     *("adapter_kernel_size", "adapter_stride", "num_adapter_layers"),
 }
 PARTS: dict[str, tuple[object, ...]] = {  # parts of asr that the model has
+    PROMPT: (),
     "encoder": (ENCODER,),
     "encoder.block": ("transformer_block",),
     "encoder.block.activation": ("gelu",),
@@ -236,8 +237,6 @@ def write(bundle: Bundle, path: Path) -> dict[str, bytes]:
     """Convert a bundle to the files of a folder for transformers, by name."""
     config = bundle.config
     check_parts(config, "Hugging Face", PARTS)
-    if PROMPT in config:
-        raise InputError(f"a model for conversion to Hugging Face's {MODEL} must have no prompt; it has one.")
     model, encoder = bundle_recognizer(bundle, path).model, config["encoder"]
     features, block, subsampling = model.features, encoder["block"], encoder["subsampling"]
     if (features.window, features.hop) != (WINDOW, HOP):

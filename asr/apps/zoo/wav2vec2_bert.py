@@ -51,6 +51,7 @@ KEYS = {
 }
 FBANK = {"snip_edges": True, "high_hertz": 0, "full_scale": 32768}  # Kaldi's defaults
 PARTS: dict[str, tuple[object, ...]] = {  # parts of asr that the model has
+    PROMPT: (),
     "encoder": (CONFORMER, ADAPTER),
     "encoder.last_norm": (False,),
     "encoder.block": ("conformer_block",),
@@ -242,8 +243,6 @@ def write(bundle: Bundle, path: Path) -> dict[str, bytes]:
     """Convert a bundle to the files of a folder for transformers, by name."""
     config = bundle.config
     check_parts(config, "Hugging Face", PARTS)
-    if PROMPT in config:
-        raise InputError(f"a model for conversion to Hugging Face's {MODEL} must have no prompt; it has one.")
     model, encoder = bundle_recognizer(bundle, path).model, config["encoder"]
     features, block = model.features, encoder["block"]
     if (features.window, features.hop) != (WINDOW, HOP):

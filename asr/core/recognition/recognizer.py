@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, lru_cache, partial
 from types import MappingProxyType
-from typing import Any, cast, overload
+from typing import Any, TypedDict, Unpack, cast, overload
 
 import torch
 from torch import Tensor
@@ -51,6 +51,18 @@ NUM_CACHED = 64  # compiled lists of hotwords that a recogniser caches
 OWN_VALUES: Mapping[str, float] = MappingProxyType({})
 
 logger = logging.getLogger(__name__)
+
+
+class TranscribeOptions(TypedDict, total=False):
+    """Arguments of `Recognizer.transcribe` by name."""
+
+    sample_rate: int | None
+    nbest: int | None
+    batch_seconds: float | None
+    device: str | torch.device | None
+    language: str | None
+    hotwords: Iterable[str]
+    hotword_score: float | None
 
 
 class Recognizer:
@@ -227,32 +239,12 @@ class Recognizer:
 
     @overload
     def transcribe(  # type: ignore[overload-overlap]  # a path is an iterable of paths to mypy
-        self,
-        recordings: Recording,
-        options: Inference = INFERENCE,
-        *,
-        sample_rate: int | None = None,
-        nbest: int | None = None,
-        batch_seconds: float | None = None,
-        device: str | torch.device | None = None,
-        language: str | None = None,
-        hotwords: Iterable[str] = (),
-        hotword_score: float | None = None,
+        self, recordings: Recording, options: Inference = INFERENCE, **others: Unpack[TranscribeOptions]
     ) -> Transcript: ...
 
     @overload
     def transcribe(
-        self,
-        recordings: Iterable[Recording],
-        options: Inference = INFERENCE,
-        *,
-        sample_rate: int | None = None,
-        nbest: int | None = None,
-        batch_seconds: float | None = None,
-        device: str | torch.device | None = None,
-        language: str | None = None,
-        hotwords: Iterable[str] = (),
-        hotword_score: float | None = None,
+        self, recordings: Iterable[Recording], options: Inference = INFERENCE, **others: Unpack[TranscribeOptions]
     ) -> list[Transcript]: ...
 
     def transcribe(

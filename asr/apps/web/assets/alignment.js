@@ -79,7 +79,7 @@ const Alignment = (() => {
           one.tabIndex = buttons[system].length ? -1 : 0;
           if (cell.kind !== "=") one.setAttribute("aria-label", said(text, cell.kind, word));
           one.addEventListener("click", () => onword(system, cell.index));
-          one.addEventListener("keydown", (event) => move(event, order[system], one));
+          one.addEventListener("keydown", (event) => rove(event, order[system], one));
           buttons[system][cell.index] = one;
           order[system].push(one);
           holder.append(one);
@@ -94,17 +94,6 @@ const Alignment = (() => {
         buttons[system]?.[index]?.classList.add("now");
       },
     };
-  }
-
-  function move(event, row, one) {
-    const at = row.indexOf(one), forward = getComputedStyle(one).direction === "rtl" ? -1 : 1;
-    const to = { ArrowRight: at + forward, ArrowLeft: at - forward, Home: 0, End: row.length - 1 }[event.key];
-    if (to === undefined || !row[to]) return;
-    event.preventDefault();
-    event.stopPropagation();
-    one.tabIndex = -1;
-    row[to].tabIndex = 0;
-    row[to].focus();
   }
 
   build.inline = (root, reference, { hypothesis, edits }) => {

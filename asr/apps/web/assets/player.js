@@ -85,15 +85,7 @@ const Player = (() => {
       one.title = `${word.text}: ${word.start.toFixed(2)} to ${word.end.toFixed(2)} s`;
       if (word.kind) one.classList.add(word.kind);
       one.addEventListener("click", () => jump(word.start, true));
-      one.addEventListener("keydown", (event) => {
-        const to = { ArrowRight: index + 1, ArrowLeft: index - 1, Home: 0, End: words.length - 1 }[event.key];
-        if (to === undefined || !buttons[to]) return;
-        event.preventDefault();
-        event.stopPropagation();
-        one.tabIndex = -1;
-        buttons[to].tabIndex = 0;
-        buttons[to].focus();
-      });
+      one.addEventListener("keydown", (event) => rove(event, buttons, one));
       return one;
     });
     labels.append(...buttons);
