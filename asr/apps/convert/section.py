@@ -1,6 +1,6 @@
 """Checks of another toolkit's config, and of asr's; errors name settings that the other side does not support."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any
 
@@ -47,6 +47,11 @@ def whole(settings: Section, name: str, default: int | None = None) -> int:
     if not isinstance(value, int) or isinstance(value, bool):
         raise InputError(f"{name} must be a whole number; got {as_yaml(value)}.")
     return value
+
+
+def has_encoder(name: str) -> Callable[[Section], bool]:
+    """Return the `fits` of a writer: whether a model of asr, given its config, has the encoder of this name."""
+    return lambda config: bool(config["encoder"]["name"] == name)
 
 
 def check_parts(

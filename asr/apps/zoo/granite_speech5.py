@@ -15,7 +15,7 @@ from asr.apps.convert.huggingface.config import GENERAL_KEYS
 from asr.apps.convert.huggingface.extractor import Frames, give_frames, take_frames
 from asr.apps.convert.huggingface.files import Folder, pop_weights, to_json
 from asr.apps.convert.huggingface.tokenizer import give_vocabulary, take_vocabulary
-from asr.apps.convert.section import Section, check, check_parts, mapping, whole
+from asr.apps.convert.section import Section, check, check_parts, has_encoder, mapping, whole
 from asr.base.settings.conf import default_settings
 from asr.core.build import PROMPT
 from asr.core.checkpoint.bundle import Bundle
@@ -213,9 +213,7 @@ def _with_one_head(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return left
 
 
-def fits(config: Section) -> bool:
-    """Whether a model of asr, given its config, has the encoder of granite TurboCTC."""
-    return bool(config["encoder"]["name"] == ENCODER)
+fits = has_encoder(ENCODER)
 
 
 def write(bundle: Bundle, path: Path) -> dict[str, bytes]:

@@ -16,7 +16,7 @@ from asr.apps.convert.account import SAME, SUM, Counterparts, Layout, Row, give
 from asr.apps.convert.conformer import CTC, HEAD, TRANSDUCER
 from asr.apps.convert.foreign import CTC_HEAD, Choices, HeadConfig, ModelParts, Weights
 from asr.apps.convert.kinds import ICEFALL, kind_of
-from asr.apps.convert.section import check_parts
+from asr.apps.convert.section import check_parts, has_encoder
 from asr.apps.convert.tensors import load_entry, load_tensors
 from asr.apps.zoo.icefall_tokens import order_of, read_tokens, written_tokens
 from asr.base.settings.conf import default_settings
@@ -339,9 +339,7 @@ def reordered(order: Sequence[int]) -> Layout:
     return Layout(lambda shape: [shape], lambda x: x[index], lambda x: [x[index.argsort()]])
 
 
-def fits(config: Mapping[str, Any]) -> bool:
-    """Whether a model of asr, given its config, has the encoder of icefall."""
-    return bool(config["encoder"]["name"] == "zipformer")
+fits = has_encoder("zipformer")
 
 
 def write(bundle: Bundle, path: Path) -> dict[str, bytes]:

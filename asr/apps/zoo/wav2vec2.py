@@ -19,7 +19,7 @@ from asr.apps.convert.foreign import CTC_HEAD, Choices, ModelParts, Weights, wri
 from asr.apps.convert.huggingface.config import GENERAL_KEYS
 from asr.apps.convert.huggingface.extractor import EXTRACTOR_KEYS, check_kind, give_extractor
 from asr.apps.convert.huggingface.files import Folder, pop_weights, to_json
-from asr.apps.convert.section import Section, as_yaml, check, check_parts, whole
+from asr.apps.convert.section import Section, as_yaml, check, check_parts, has_encoder, whole
 from asr.apps.zoo.encoder.subsampling.sample_conv import HOP, KERNEL_SIZES, STRIDES, WINDOW
 from asr.apps.zoo.vocab_json import characters_of, give_characters, read_characters
 from asr.base.settings.conf import default_settings
@@ -228,9 +228,7 @@ def _counterparts(tensors: Mapping[str, Tensor], blank: int, model: str, has_hea
 read_wav2vec2, read_hubert = partial(read, MODEL), partial(read, HUBERT)
 
 
-def fits(config: Section) -> bool:
-    """Whether a model of asr, given its config, has the encoder of wav2vec 2.0."""
-    return bool(config["encoder"]["name"] == ENCODER)
+fits = has_encoder(ENCODER)
 
 
 def write(bundle: Bundle, path: Path) -> dict[str, bytes]:
