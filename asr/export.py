@@ -60,7 +60,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         why_not_for_sherpa,
         written_down,
     )
-    from asr.base.onnx.names import SHERPA, SHERPA_TRANSDUCER
+    from asr.base.onnx.names import SHERPA, SHERPA_STREAMER, SHERPA_TRANSDUCER
 
     recognizer, bundle = _opened(options)
     check_exportable(recognizer, bundle.config)
@@ -108,11 +108,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
             listed = ", ".join(f"{name} ({size / 1e6:.1f} MB)" for name, size in sizes.items())
             print(f"{options.output}: {listed}")
             if no_sherpa:
-                left_out = SHERPA_TRANSDUCER if is_transducer(recognizer) else [SHERPA]
+                transducer = SHERPA_TRANSDUCER if recognizer.model.encoder.streaming is None else SHERPA_STREAMER
+                left_out = transducer if is_transducer(recognizer) else [SHERPA]
                 print(f"Left out: {', '.join(left_out)}. {no_sherpa}")
     print(compared)
     if is_transducer(recognizer) and recognizer.model.encoder.streaming is not None:
-        print("The programs are for whole recordings: a stream recognises the last seconds again with each chunk.")
+        print(
+            "In asr, the programs are for whole recordings: a stream recognises its last seconds again with each chunk."
+        )
     if recognizer.model.prompt is not None and options.language is None:
         print("The programs recognise without the label of the model's prompt; --language gives them a language.")
     if figures:

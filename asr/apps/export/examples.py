@@ -4,8 +4,10 @@ from typing import cast
 
 from asr.apps.export.exported_folder import SHERPA_TOKENS, TOKENS
 from asr.apps.export.sherpa_layouts import SherpaLayout
+from asr.apps.export.sherpa_stream import Window
 from asr.apps.export.stream_step import chunk_frames
 from asr.apps.export.transducer_programs import head_of
+from asr.base.onnx.names import SHERPA_ENCODER, SHERPA_STREAM
 from asr.core.recognition.model import Model
 from asr.interfaces import StreamingEncoder
 
@@ -142,8 +144,8 @@ _SHERPA_CTC = """sherpa_onnx.OfflineRecognizer.{reader}(
     sample_rate={sample_rate},
     feature_dim={features_dim},
 )"""
-_SHERPA_TRANSDUCER = """sherpa_onnx.OfflineRecognizer.from_transducer(
-    encoder=f"{{FOLDER}}/encoder-sherpa.onnx",
+_SHERPA_TRANSDUCER = """sherpa_onnx.{reader}.from_transducer(
+    encoder=f"{{FOLDER}}/{encoder}",
     decoder=f"{{FOLDER}}/decoder-sherpa.onnx",
     joiner=f"{{FOLDER}}/joiner-sherpa.onnx",
     tokens=f"{{FOLDER}}/{tokens}",
@@ -162,9 +164,25 @@ FOLDER = Path(__file__).parent  # of this program and of the model's files
 waveform, sample_rate = soundfile.read(sys.argv[1], dtype="float32", always_2d=True)
 recognizer = {recognizer}
 stream = recognizer.create_stream()
-stream.accept_waveform(sample_rate, waveform.mean(axis=1))
+{rest}"""
+
+_WHOLE = """stream.accept_waveform(sample_rate, waveform.mean(axis=1))
 recognizer.decode_stream(stream)
 print(stream.result.text)
+"""
+
+SILENCE_SECONDS = 0.5  # after the end of a recording, in addition to a window: a transducer may emit a token late
+_STREAMED = """silence = [0.0] * round({silence_seconds:g} * sample_rate)  # a chunk is recognised when it is complete
+waveform = [*waveform.mean(axis=1), *silence]
+block, text = sample_rate // 10, ""
+for begin in range(0, len(waveform), block):  # simulates a microphone
+    stream.accept_waveform(sample_rate, waveform[begin : begin + block])
+    while recognizer.is_ready(stream):
+        recognizer.decode_stream(stream)
+    longer = recognizer.get_result(stream)
+    print(longer[len(text) :], end="", flush=True)
+    text = longer
+print()
 """
 
 
@@ -193,11 +211,16 @@ def by_sherpa(model: Model, layout: SherpaLayout, is_transducer: bool) -> str:
     """Return the example program that recognises with sherpa-onnx."""
     features = {"sample_rate": model.features.sample_rate, "features_dim": model.features.dim}
     if is_transducer:
-        tokens = SHERPA_TOKENS if layout.blank_last else TOKENS
-        opened = _SHERPA_TRANSDUCER.format(model_type=layout.transducer_type, tokens=tokens, **features)
+        names = {"model_type": layout.transducer_type, "tokens": SHERPA_TOKENS if layout.blank_last else TOKENS}
+        if layout.stream is not None:
+            opened = _SHERPA_TRANSDUCER.format(reader="OnlineRecognizer", encoder=SHERPA_STREAM, **names, **features)
+            window = Window.of(cast(StreamingEncoder, model.encoder)).size * model.features.hop
+            seconds = SILENCE_SECONDS + window / model.features.sample_rate
+            return _SHERPA.format(recognizer=opened, rest=_STREAMED.format(silence_seconds=seconds))
+        opened = _SHERPA_TRANSDUCER.format(reader="OfflineRecognizer", encoder=SHERPA_ENCODER, **names, **features)
     else:
         opened = _SHERPA_CTC.format(reader=layout.ctc_reader, **features)
-    return _SHERPA.format(recognizer=opened)
+    return _SHERPA.format(recognizer=opened, rest=_WHOLE)
 
 
 def of_stream(model: Model) -> str:

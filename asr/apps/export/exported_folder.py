@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from asr.apps.export.sherpa_transducer import tokens_in_order
-from asr.base.onnx.names import DATA_FILES, PROGRAMS, SHERPA_ENCODER
+from asr.base.onnx.names import DATA_FILES, PROGRAMS, SHERPA_ENCODER, SHERPA_STREAM
 from asr.core.checkpoint.bundle import (
     CONFIG,
     Bundle,
@@ -59,12 +59,12 @@ def token_files(tokenizer: Tokenizer, programs: Collection[str], blank_last: boo
         blank_last: whether sherpa-onnx needs the blank last, if the programs are a transducer's.
     """
     spelled = ["<blk>", *(piece.replace(" ", "▁") for piece in tokenizer.names[1:])]
-    has_own_order = blank_last and SHERPA_ENCODER in programs
-    orders = {TOKENS: spelled} | ({SHERPA_TOKENS: tokens_in_order(spelled)} if has_own_order else {})
+    is_transducer = SHERPA_ENCODER in programs or SHERPA_STREAM in programs
+    orders = {TOKENS: spelled} | ({SHERPA_TOKENS: tokens_in_order(spelled)} if blank_last and is_transducer else {})
     files = {
         name: "".join(f"{piece} {number}\n" for number, piece in enumerate(order)) for name, order in orders.items()
     }
-    scores = tokenizer.piece_scores if SHERPA_ENCODER in programs else {}
+    scores = tokenizer.piece_scores if is_transducer else {}
     pieces = "".join(f"{piece}\t{score}\n" for piece, score in scores.items())
     return files | ({SHERPA_PIECES: pieces} if pieces else {})
 

@@ -11,7 +11,7 @@ from asr.apps.export import stream_step, transducer_programs
 from asr.apps.export.agreement import OF_FEATURES, OF_WAVEFORMS, ProgramDifference, check, difference
 from asr.apps.export.program import Net, ctc_net, export_front_end, export_net, joined
 from asr.apps.export.quantization import smaller as smaller
-from asr.apps.export.sherpa_layouts import LAYOUTS, SherpaLayout, why_not
+from asr.apps.export.sherpa_layouts import SherpaLayout, layouts_for, why_not
 from asr.base.onnx.names import (
     DATA,
     ENCODER,
@@ -24,6 +24,7 @@ from asr.base.onnx.names import (
     PROGRAM,
     SHERPA,
     SHERPA_ENCODER,
+    SHERPA_STREAM,
     STEP,
 )
 from asr.base.onnx.session import check_installed
@@ -84,6 +85,9 @@ def written_down(recognizer: Recognizer, config: Config, folder: Path, on_step: 
         parts |= transducer_programs.export_head(model)
         if layout := layout_of(recognizer, config):
             parts |= layout.head(model)
+            if layout.stream is not None:
+                on_step("exporting the step of a stream")
+                parts[SHERPA_STREAM] = layout.stream(model, folder / DATA[SHERPA_STREAM])
     elif model.encoder.streaming is not None:
         on_step("exporting the step of a stream")
         parts[STEP] = stream_step.export_step(model, folder / DATA[STEP])
@@ -104,9 +108,11 @@ def all_programs(parts: Parts, recognizer: Recognizer, config: Config) -> "dict[
     if layout := layout_of(recognizer, config):
         if name == PROGRAM:
             programs[SHERPA] = layout.ctc(parts[name], recognizer.model)
+        elif SHERPA_STREAM in parts:
+            programs[SHERPA_STREAM] = layout.encoder(parts[SHERPA_STREAM], recognizer.model)
         else:
             programs[SHERPA_ENCODER] = layout.encoder(parts[name], recognizer.model)
-    return programs | {name: part for name, part in parts.items() if name not in left_out}
+    return programs | {name: part for name, part in parts.items() if name not in left_out | programs.keys()}
 
 
 def why_not_for_sherpa(recognizer: Recognizer, config: Config) -> str:
@@ -116,7 +122,9 @@ def why_not_for_sherpa(recognizer: Recognizer, config: Config) -> str:
 
 def layout_of(recognizer: Recognizer, config: Config) -> SherpaLayout | None:
     """Return the layout of the programs for sherpa-onnx; None: sherpa-onnx cannot run the model."""
-    return None if why_not_for_sherpa(recognizer, config) else LAYOUTS[config["features"]["name"]]
+    if why_not_for_sherpa(recognizer, config):
+        return None
+    return layouts_for(recognizer.model, is_transducer(recognizer))[config["features"]["name"]]
 
 
 def size(files: Files) -> int:
@@ -159,8 +167,9 @@ def differences(
             compared(name, partial(difference, recognizer, actual, files[name], form, audio, net))
     if PREDICTOR in files:
         compared(f"{PREDICTOR}, {JOINER}", partial(transducer_programs.difference, recognizer.model, actual.model))
-    if layout and SHERPA_ENCODER in files:
-        compared(SHERPA_ENCODER, partial(layout.difference, recognizer.model, files, audio))
+    for name in (SHERPA_ENCODER, SHERPA_STREAM):
+        if layout and name in files:
+            compared(name, partial(layout.difference, recognizer.model, files, audio))
     if STEP in files:
         compared(STEP, partial(stream_step.difference, recognizer, actual, audio))
     return differences

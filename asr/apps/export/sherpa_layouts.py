@@ -5,12 +5,13 @@
 
 import json
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from torch import Tensor
 
-from asr.apps.export import sherpa_stateless, sherpa_transducer
+from asr.apps.export import sherpa_stateless, sherpa_stream, sherpa_transducer
 from asr.apps.export.agreement import OF_SHERPA, Form, ProgramDifference
 from asr.apps.export.sherpa_ctc import OF_ENERGIES, in_nemos_layout, in_zipformers_layout
 from asr.apps.export.transducer_programs import head_of
@@ -39,7 +40,8 @@ class SherpaLayout(NamedTuple):
         blank_last: whether the blank is the last token of a transducer.
         max_symbols: maximum number of tokens in a frame of a transducer; key: whether it has durations.
         head: exports decoder and joiner of a transducer.
-        encoder: makes the program of a transducer's encoder from the one whose input is features.
+        stream: exports a step of a transducer's encoder, for streams; None: the layout is for whole recordings.
+        encoder: makes the program of a transducer's encoder from that step, or from the one whose input is features.
         difference: compares the programs of a transducer with the model.
     """
 
@@ -55,6 +57,7 @@ class SherpaLayout(NamedTuple):
     blank_last: bool
     max_symbols: Mapping[bool, int]
     head: "Callable[[Model], dict[str, ModelProto]]"
+    stream: "Callable[[Model, Path], ModelProto] | None"
     encoder: "Callable[[ModelProto, Model], ModelProto]"
     difference: Callable[[Model, Mapping[str, Path], Mapping[str, Tensor]], ProgramDifference]
 
@@ -72,8 +75,16 @@ NEMO = SherpaLayout(
     blank_last=True,
     max_symbols={False: 10, True: 5},
     head=sherpa_transducer.export_sherpa_head,
+    stream=None,
     encoder=sherpa_transducer.sherpa_encoder,
     difference=sherpa_transducer.difference,
+)
+NEMO_STREAM = NEMO._replace(
+    normalizes=False,
+    max_symbols={False: 10},
+    stream=sherpa_stream.export_stream,
+    encoder=sherpa_stream.stream_encoder,
+    difference=partial(sherpa_transducer.difference, encoder=sherpa_stream.STREAMED),
 )
 ICEFALL = SherpaLayout(
     file="mirrored_fbank",
@@ -88,10 +99,17 @@ ICEFALL = SherpaLayout(
     blank_last=False,
     max_symbols={False: 1},
     head=sherpa_stateless.export_stateless_head,
+    stream=None,
     encoder=sherpa_stateless.stateless_encoder,
     difference=sherpa_stateless.difference,
 )
 LAYOUTS = {SlaneyFbank.__module__.rpartition(".")[2]: NEMO, Fbank.__module__.rpartition(".")[2]: ICEFALL}
+STREAM_LAYOUTS = LAYOUTS | {SlaneyFbank.__module__.rpartition(".")[2]: NEMO_STREAM}  # of streaming transducers
+
+
+def layouts_for(model: Model, is_transducer: bool) -> Mapping[str, SherpaLayout]:
+    """Return the layouts of a model by the name of its features; arguments as in `why_not`."""
+    return STREAM_LAYOUTS if is_transducer and model.encoder.streaming is not None else LAYOUTS
 
 
 def why_not(model: Model, features: Mapping[str, Any], is_transducer: bool) -> str:
@@ -102,10 +120,11 @@ def why_not(model: Model, features: Mapping[str, Any], is_transducer: bool) -> s
         features: settings of its features.
         is_transducer: whether its transducer is exported, or its CTC head.
     """
-    if different := unlike_sherpa(features, is_transducer):
+    layouts = layouts_for(model, is_transducer)
+    if different := unlike_sherpa(features, is_transducer, layouts):
         others = f"sherpa-onnx computes its own features, and this model has others: {', '.join(different)}"
         return f"{others}. It runs a model that is trained with the latter."
-    layout, stride = LAYOUTS[features["name"]], model.encoder.stride
+    layout, stride = layouts[features["name"]], model.encoder.stride
     if layout.stride not in (None, stride):
         times = f"sherpa-onnx computes the times of this model's tokens for a stride of {layout.stride}"
         return f"{times}, and its encoder has {stride}. Train one with features={NEMO.file}."
@@ -115,20 +134,25 @@ def why_not(model: Model, features: Mapping[str, Any], is_transducer: bool) -> s
     if layout is ICEFALL and (head.durations or not sherpa_stateless.is_stateless(head)):
         supported = f"with features={layout.file}, sherpa-onnx supports only transducers without durations"
         return f"{supported} whose predictor is stateless. Train one with features={NEMO.file}."
+    if bool(head.durations) not in layout.max_symbols:
+        supported = "in streams, sherpa-onnx supports only transducers without durations"
+        return f"{supported}, and this model has {list(head.durations)}. Train one with head=transducer."
     if not sherpa_transducer.has_sherpa_durations(head):
         supported = "sherpa-onnx supports only the durations 0, 1, 2 and so on"
         return f"{supported}, and this model has {list(head.durations)}."
     return ""
 
 
-def unlike_sherpa(features: Mapping[str, Any], is_transducer: bool) -> list[str]:
+def unlike_sherpa(
+    features: Mapping[str, Any], is_transducer: bool, layouts: Mapping[str, SherpaLayout] = LAYOUTS
+) -> list[str]:
     """List the settings of features that differ from the features that sherpa-onnx computes.
 
     For a transducer of NeMo, sherpa-onnx reads the number of mel bins from the program.
     """
-    if features["name"] not in LAYOUTS:
-        return [f"features={features['name']} instead of {' or '.join(layout.file for layout in LAYOUTS.values())}"]
-    layout = LAYOUTS[features["name"]]
+    if features["name"] not in layouts:
+        return [f"features={features['name']} instead of {' or '.join(layout.file for layout in layouts.values())}"]
+    layout = layouts[features["name"]]
     computed = default_settings("features", layout.file)
     fixed = [key for key in layout.fixed if not (is_transducer and key == "num_mel_bins")]
     keys = [key for key in fixed if features[key] != computed[key]]

@@ -6,9 +6,9 @@ from the encoder's metadata. sherpa-onnx uses the index of a TDT's duration logi
 0, 1, 2, and so on.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -23,6 +23,7 @@ from asr.interfaces import BLANK_ID, TransducerHead
 
 if TYPE_CHECKING:
     from onnx import ModelProto
+    from onnxruntime import InferenceSession
 
 ENCODER_NAMES = (SHERPA_INPUTS, ("outputs", "encoded_lengths"))
 DECODER_NAMES = (
@@ -144,24 +145,57 @@ def sherpa_encoder(encoder: "ModelProto", model: Model) -> "ModelProto":
     del program.graph.output[:]
     program.graph.output.extend([first, second])
     drop_unused(program)
+    set_metadata(program, model, {"normalize_type": "per_feature"})
+    return program
+
+
+def set_metadata(program: "ModelProto", model: Model, more: dict[str, object]) -> None:
+    """Give an encoder's program the metadata that sherpa-onnx requires: those of all encoders, and `more`."""
+    from onnx import helper
+
     layers, _, hidden = to_sherpa(head_of(model).predictor.initial_state(1))[0].shape
     metadata = {
         "model_type": "EncDecRNNTBPEModel",
         "vocab_size": model.tokenizer.vocab_size - 1,  # sherpa-onnx adds the blank
         "subsampling_factor": model.encoder.stride,
-        "normalize_type": "per_feature",
         "feat_dim": model.features.dim,
         "pred_rnn_layers": layers,
         "pred_hidden": hidden,
     }
     if head_of(model).durations:
         metadata["url"] = "tdt"  # sherpa-onnx recognises a TDT by this word in the URL
-    helper.set_model_props(program, {name: str(value) for name, value in metadata.items()})
-    return program
+    helper.set_model_props(program, {name: str(value) for name, value in (metadata | more).items()})
+
+
+class EncoderProgram(NamedTuple):
+    """How an encoder's program is compared with the model.
+
+    Args:
+        file: name of the program.
+        names: names of its inputs and outputs.
+        outputs: returns the joiner's inputs for a waveform (S,), computed by the program and by the model, (1, J, T').
+    """
+
+    file: str
+    names: tuple[Sequence[str], Sequence[str]]
+    outputs: "Callable[[Model, InferenceSession, Tensor], tuple[Tensor, Tensor]]"
+
+
+def whole_outputs(model: Model, opened: "InferenceSession", waveform: Tensor) -> tuple[Tensor, Tensor]:
+    """Encode a recording in one pass."""
+    features = model.features(waveform)[None]
+    lengths = torch.tensor([features.shape[1]])
+    out, _ = run(opened, features.transpose(1, 2), lengths)
+    return out, head_of(model).joiner.of_frames(model(features, lengths).out).transpose(1, 2)
+
+
+WHOLE = EncoderProgram(SHERPA_ENCODER, ENCODER_NAMES, whole_outputs)
 
 
 @torch.inference_mode()
-def difference(model: Model, files: Mapping[str, Path], audio: Mapping[str, Tensor]) -> ProgramDifference:
+def difference(
+    model: Model, files: Mapping[str, Path], audio: Mapping[str, Tensor], encoder: EncoderProgram = WHOLE
+) -> ProgramDifference:
     """Compare the outputs of the three programs with the outputs of the model.
 
     The encoder is compared in all frames of each recording. The decoder and the joiner are compared in the first frames
@@ -171,8 +205,9 @@ def difference(model: Model, files: Mapping[str, Path], audio: Mapping[str, Tens
         model: torch model.
         files: files of the programs, by name.
         audio: waveforms (S,) by name.
+        encoder: program of the encoder.
     """
-    names = {SHERPA_ENCODER: ENCODER_NAMES, SHERPA_DECODER: DECODER_NAMES, SHERPA_JOINER: JOINER_NAMES}
+    names = {encoder.file: encoder.names, SHERPA_DECODER: DECODER_NAMES, SHERPA_JOINER: JOINER_NAMES}
     opened = {name: session(files[name], *names[name]) for name in names}
     worst = ProgramDifference(0.0, "nowhere", 0, len(audio))
 
@@ -185,11 +220,9 @@ def difference(model: Model, files: Mapping[str, Path], audio: Mapping[str, Tens
     head = head_of(model)
     frames = torch.zeros(1, 1, 1)
     for name, waveform in audio.items():
-        features = model.features(waveform)[None]
-        encoded = model(features, torch.tensor([features.shape[1]]))
-        out, _ = run(opened[SHERPA_ENCODER], features.transpose(1, 2), torch.tensor([features.shape[1]]))
-        frames = head.joiner.of_frames(encoded.out)
-        compare(f"{SHERPA_ENCODER}, {name}", (out, frames.transpose(1, 2)))
+        out, expected = encoder.outputs(model, opened[encoder.file], waveform)
+        compare(f"{encoder.file}, {name}", (out, expected))
+        frames = expected.transpose(1, 2)
     join, state, token = Join(head), head.predictor.initial_state(1), BLANK_ID
     states: Sequence[Tensor] = to_sherpa(state)
     vocab_size = model.tokenizer.vocab_size

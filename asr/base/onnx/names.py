@@ -11,19 +11,21 @@ ENCODER_WAVEFORM = "encoder-waveform.onnx"  # encoder of a transducer; its input
 PREDICTOR, JOINER = "predictor.onnx", "joiner.onnx"  # prediction network and joiner of a transducer
 SHERPA_ENCODER = "encoder-sherpa.onnx"  # a transducer in sherpa-onnx's format, with the blank last
 SHERPA_DECODER, SHERPA_JOINER = "decoder-sherpa.onnx", "joiner-sherpa.onnx"
-SHERPA_TRANSDUCER = (SHERPA_ENCODER, SHERPA_DECODER, SHERPA_JOINER)
+SHERPA_STREAM = "encoder-stream-sherpa.onnx"  # one step of a stream; replaces the encoder above
+SHERPA_HEAD = (SHERPA_DECODER, SHERPA_JOINER)
+SHERPA_TRANSDUCER, SHERPA_STREAMER = (SHERPA_ENCODER, *SHERPA_HEAD), (SHERPA_STREAM, *SHERPA_HEAD)
 STEP = "step.onnx"  # one step of a stream
 FRONT_END = "features.onnx"  # maps waveforms to features, for streams
 PROGRAMS = (
-    *(PROGRAM, WAVEFORM, SHERPA, ENCODER, ENCODER_WAVEFORM, PREDICTOR, JOINER, *SHERPA_TRANSDUCER),
-    *(STEP, FRONT_END),
+    *(PROGRAM, WAVEFORM, SHERPA, ENCODER, ENCODER_WAVEFORM, PREDICTOR, JOINER),
+    *(SHERPA_ENCODER, SHERPA_STREAM, *SHERPA_HEAD, STEP, FRONT_END),
 )
 OPENED = (PROGRAM, ENCODER, PREDICTOR, JOINER, STEP)  # programs that asr itself runs
 MODEL_DATA, ENCODER_DATA, STEP_DATA = "model.data", "encoder.data", "step.data"
 DATA = {  # data files, which contain the weights of programs that are too large for an ONNX file
     **dict.fromkeys((PROGRAM, WAVEFORM, SHERPA), MODEL_DATA),
     **dict.fromkeys((ENCODER, ENCODER_WAVEFORM, SHERPA_ENCODER), ENCODER_DATA),
-    STEP: STEP_DATA,
+    **dict.fromkeys((STEP, SHERPA_STREAM), STEP_DATA),  # a model has at most one of these programs
 }
 DATA_FILES = (MODEL_DATA, ENCODER_DATA, STEP_DATA)
 NETS = {PROGRAM: WAVEFORM, ENCODER: ENCODER_WAVEFORM}  # each exported model has exactly one of the keys
