@@ -10,8 +10,8 @@
     >>> again.text == transcript.text
     True
     >>> stream = asr.Stream(recognizer)
-    >>> final, partial, _ = stream.feed(samples)  # at stream.sample_rate; any number of samples per call
-    >>> more, _, _ = stream.finish()
+    >>> final, partial, *_ = stream.feed(samples)  # at stream.sample_rate; any number of samples per call
+    >>> more, *_ = stream.finish()
 
 Errors that the caller can correct are `InputError`, with a message of one line; `AudioError` concerns one recording.
 

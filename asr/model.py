@@ -48,7 +48,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _shown(tokenizer: "Tokenizer") -> list[str]:
     """Quote the names of tokens, because many begin with a space, and mark those that are left out of texts."""
     pairs = zip(tokenizer.names, tokenizer.pieces, strict=True)
-    return [f"{printable(name)!r}{'' if piece else ' (hidden)'}" if name else "blank" for name, piece in pairs]
+    return [
+        f"{printable(name)!r}{'' if piece.strip() or piece == name else ' (hidden)'}" if name else "blank"
+        for name, piece in pairs
+    ]
 
 
 def _parts(bundle: "Bundle") -> Iterator[str]:

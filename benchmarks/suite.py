@@ -43,6 +43,7 @@ SUITE = {  # name of each benchmark, and the options of each of its runs
     "long_recording": ["", "--compare --pause 0"],
     "silence": [""],
     "streaming": [""],
+    "turns": [""],
     "captions": [""],
     "export": [""],
     "large_export": [""],

@@ -94,11 +94,14 @@ TRANSDUCERS = {
 }
 
 
-def transducer(name: str = "transducer") -> Recognizer:
-    """Make a transducer that emits one token in some frames, and several tokens in a few."""
+def transducer(name: str = "transducer", ends: Sequence[str] = ()) -> Recognizer:
+    """Make a transducer that emits one token in some frames, and several tokens in a few.
+
+    `ends` are hidden pieces, which are emitted nearly as often as spaces.
+    """
     overrides = TRANSDUCERS[name]
     decode = resolved(*overrides)["decode"]
-    recognizer = streaming_recognizer(decode, head=(*overrides, "head/predictor=lstm"))
+    recognizer = streaming_recognizer(decode, head=(*overrides, "head/predictor=lstm"), ends=ends)
     joiner, predictor = recognizer.model.head.joiner, recognizer.model.head.predictor
     frames = recognizer.model.features(speech(4.0, 99))
     with torch.no_grad():
@@ -111,7 +114,8 @@ def transducer(name: str = "transducer") -> Recognizer:
         joiner.output.bias.sub_(logits.mean(dim=0)).mul_(scale)
         joiner.output.weight.mul_(scale[:, None])
         joiner.output.bias[BLANK_ID] += 10.0 if name == "transducer" else 5.0
-        joiner.output.bias[recognizer.model.tokenizer.pieces.index(" ")] += 5.0
+        for piece in (" ", *ends):
+            joiner.output.bias[list(recognizer.model.tokenizer.names).index(piece)] += 5.0 if piece == " " else 4.0
     return recognizer
 
 
@@ -119,6 +123,7 @@ def streaming_recognizer(
     decode: dict[str, Any] | None = None,
     dtype: torch.dtype = torch.float64,
     head: Sequence[str] = ("head=ctc_self_conditioned", "head.num_intermediate=1"),
+    ends: Sequence[str] = (),
 ) -> Recognizer:
     """Make a recogniser with random weights that emits many tokens: the best token changes with every frame."""
     torch.manual_seed(3)
@@ -128,6 +133,7 @@ def streaming_recognizer(
     config["decode"] = decode or config["decode"]
     tokenizer = build_tokenizer(config)
     tokenizer.fit(["abcd efgh"])
+    tokenizer.extend(ends)
     features = build_features(config)
     features.normalize.mean, features.normalize.std = torch.full((80,), 5.0), torch.full((80,), 3.0)
     recognizer = build_recognizer(config, tokenizer, features)

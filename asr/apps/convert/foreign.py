@@ -15,7 +15,7 @@ from asr.apps.convert.prompt import LanguagePrompt
 from asr.apps.convert.sentences import described, round_trip
 from asr.apps.convert.tensors import load_tensors
 from asr.base.settings.conf import default_settings
-from asr.base.text.hidden_pieces import LANGUAGE_TAG
+from asr.base.text.hidden_pieces import ENDS, LANGUAGE_TAG
 from asr.base.text.numbers import counted
 from asr.core.build import PROMPT, build_features, build_labels, build_model, build_tokenizer
 from asr.core.checkpoint.bundle import Bundle
@@ -24,7 +24,7 @@ from asr.errors import InputError, shown
 
 SAFE_PIECES = set("▁'- ")  # characters, besides letters and digits, in the pieces of texts without case and punctuation
 # Names of pieces that spell no text: tags of tasks and languages, ends of utterances, and special pieces.
-HIDDEN = re.compile(rf"<\|.*\|>|{LANGUAGE_TAG.pattern}|<EOU>|<EOB>|<pad>|</?s>")
+HIDDEN = re.compile(rf"<\|.*\|>|{LANGUAGE_TAG.pattern}|{'|'.join(ENDS)}|<pad>|</?s>")
 
 
 class Vocabulary(NamedTuple):

@@ -1,6 +1,7 @@
 """A WebSocket connection: the client sends samples during speech, the server sends words.
 
-    in    {"sample_rate": 48000}, then messages of bytes: 16-bit PCM, little-endian, mono; at the end {"end": true}
+    in    {"sample_rate": 48000}, then messages of bytes: 16-bit PCM, little-endian, mono; {"flush": true} makes all
+          words final; at the end {"end": true}
     out   {"ready": true, ...}, then {"final": [words], "partial": "...", ...} whenever words change; {"end": true, ...}
           after the last words, or {"error": "one line."}
 
@@ -14,7 +15,7 @@ import logging
 from collections.abc import Coroutine
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, NoReturn, TypeVar
+from typing import Any, Final, Literal, NoReturn, TypeVar
 
 from fastapi import WebSocket, WebSocketDisconnect
 from pydantic import TypeAdapter, ValidationError
@@ -36,6 +37,7 @@ MESSAGES_A_SECOND = 1000  # allowed messages per second of audio; limited becaus
 SPARE_MESSAGES = 1000  # number of messages allowed in addition to the rate MESSAGES_A_SECOND
 
 EXAMPLE = '{"sample_rate": 16000}'
+FLUSH: Final = "flush"
 NORMAL, POLICY, FAULT, RESTART, LATER = 1000, 1008, 1011, 1012, 1013  # closing codes of RFC 6455, section 7.4
 
 # How streams end, for the metrics:
@@ -220,6 +222,9 @@ class StreamClient:
                     if isinstance(samples, HotwordRequest):
                         self._streams.replace_hotwords(speech, await self._biasing(samples))
                         continue
+                    if samples == FLUSH:
+                        self._streams.flush(speech)
+                        samples = b""  # counts as a message without audio
                     num_bytes += len(samples)
                     self.seconds = num_bytes / SAMPLE_BYTES / speech.sample_rate
                     if self.seconds > limits.max_seconds:
@@ -227,7 +232,8 @@ class StreamClient:
                     if num_messages > SPARE_MESSAGES + MESSAGES_A_SECOND * self.seconds:
                         must = "messages must contain a millisecond of audio or more on average"
                         raise StreamProblemError(f"{must}; these contain less.")
-                    self._streams.put(speech, samples)
+                    if samples:
+                        self._streams.put(speech, samples)
                     while speech.is_ahead(AHEAD_SECONDS):
                         self._room.clear()
                         await self._room.wait()
@@ -239,8 +245,8 @@ class StreamClient:
             must = f"audio must be whole samples of {SAMPLE_BYTES} bytes"
             raise StreamProblemError(f"{must}; got {num_bytes:,} bytes, and the last byte is left out.")
 
-    async def _message(self) -> bytes | HotwordRequest | None:
-        """Receive audio or hotwords; None: the client ends the stream."""
+    async def _message(self) -> bytes | HotwordRequest | Literal["flush"] | None:
+        """Receive audio, hotwords or a flush; None: the client ends the stream."""
         message = await self._next("audio must not pause for {:g} seconds; it did.")
         text, samples = message.get("text"), message.get("bytes")
         if text is not None:
@@ -248,9 +254,11 @@ class StreamClient:
                 values = MESSAGE.validate_json(text)
                 if values == {"end": True}:
                     return None
+                if values == {FLUSH: True}:
+                    return FLUSH
                 if values and set(values) <= set(NAMES):
                     return _hotwords_of(values)
-            must = 'a message must be audio, {"hotwords": [...]} or {"end": true}'
+            must = 'a message must be audio, {"hotwords": [...]}, {"flush": true} or {"end": true}'
             raise StreamProblemError(f"{must}; got the text {shown_text(text)}.")
         if not samples:
             raise StreamProblemError("a message of audio must have samples; it is empty.")
@@ -284,12 +292,13 @@ class StreamClient:
             return
         captions, seconds, self._is_over = outcome
         partial = " ".join(word.text for word in captions.partial)
-        before = self._pending or {"final": [], "partial": self._partial, "is_end": False}
-        if captions.final or captions.is_end or partial != before["partial"]:
+        before = self._pending or {"final": [], "partial": self._partial, "is_end": False, "is_backchannel": False}
+        if captions.final or captions.is_end or captions.is_backchannel or partial != before["partial"]:
             self._pending = {
                 "final": [*before["final"], *map(_word, captions.final)],
                 "partial": partial,
                 "is_end": before["is_end"] or captions.is_end,
+                "is_backchannel": before["is_backchannel"] or captions.is_backchannel,
                 "heard": round(seconds, 3),
             }
 

@@ -66,6 +66,7 @@ class Speech:
         self.on_update = on_update
         self.at_end = False
         self.new_biasing: Biasing | None = None  # hotwords that replace the current ones in the next turn
+        self._flush_at: int | None = None  # number of bytes after which all words become final
         self.is_taken = False  # whether a turn is processing the stream's audio
         self.complete_since = 0.0  # when the last byte of the current turn's audio arrived
         self.sample_rate = sample_rate
@@ -90,19 +91,27 @@ class Speech:
 
     @property
     def is_ready(self) -> bool:
-        """Whether the stream has a complete chunk, or has ended."""
-        return self.at_end or len(self._waiting) >= self._wanted
+        """Whether the stream has a complete chunk, is flushed, or has ended."""
+        return self.at_end or self._flush_at is not None or len(self._waiting) >= self._wanted
 
     def add(self, samples: bytes) -> None:
         """Buffer received samples."""
         self._waiting += samples
         self._arrivals.append((self._num_taken + len(self._waiting), time.monotonic()))
 
+    def flush(self) -> None:
+        """Make all words of the received audio final; a flush before the last one was processed replaces it."""
+        self._flush_at = (self._num_taken + len(self._waiting)) // SAMPLE_BYTES * SAMPLE_BYTES
+
     def take(self) -> tuple[bytes, bool]:
         """Remove and return the bytes that complete the next chunk, and whether it is the last chunk."""
-        taken = bytes(self._waiting[: self._wanted])
+        most = self._wanted if self._flush_at is None else min(self._wanted, self._flush_at - self._num_taken)
+        taken = bytes(self._waiting[:most])
         del self._waiting[: len(taken)]
         self._num_taken += len(taken)
+        if self._num_taken == self._flush_at:
+            self._flush_at = None
+            self.stream.ears.flush()
         while self._arrivals and self._arrivals[0][0] < self._num_taken:
             self._arrivals.popleft()
         self.complete_since = self._arrivals[0][1] if taken else time.monotonic()
@@ -195,6 +204,12 @@ class Streams(ServingThread):
             speech.add(samples)
             self._look_at(speech)
 
+    def flush(self, speech: Speech) -> None:
+        """Make all words of a stream final; it continues."""
+        with self._changed:
+            speech.flush()
+            self._look_at(speech)
+
     def replace_hotwords(self, speech: Speech, biasing: Biasing) -> None:
         """Replace the hotwords of a stream."""
         with self._changed:
@@ -223,7 +238,7 @@ class Streams(ServingThread):
             speech.on_update(StoppedError())
 
     def _look_at(self, speech: Speech) -> None:
-        """Add a stream to the next turn if the stream has a complete chunk or has ended."""
+        """Add a stream to the next turn if it has a complete chunk, is flushed, or has ended."""
         if speech in self._open and speech not in self._ready and not speech.is_taken and speech.is_ready:
             self._ready[speech] = None
             self._changed.notify()

@@ -1,4 +1,8 @@
-"""Hidden pieces: tokens that a model predicts like others, but that spell no text, such as <|en|> or <en-US>."""
+"""Hidden pieces: tokens that a model predicts like others, but that spell no text, such as <|en|> or <en-US>.
+
+<EOU> ends an utterance: the speaker's turn is over. <EOB> ends a backchannel, such as "mm-hm", which leaves the turn to
+the other speaker. Both are pieces of NVIDIA's parakeet_realtime_eou_120m-v1.
+"""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -7,6 +11,8 @@ from asr.base.system.learnt import from_json, to_json
 from asr.errors import InputError, shown
 
 FILE = "hidden_pieces.json"
+END_OF_UTTERANCE, END_OF_BACKCHANNEL = "<EOU>", "<EOB>"
+ENDS = (END_OF_UTTERANCE, END_OF_BACKCHANNEL)  # pieces that can be appended to a tokenizer, and are then hidden
 LANGUAGE_TAG = re.compile(r"<([a-z]{2}-[A-Z]{2})>")  # the name of a piece that names the language of a text
 
 
@@ -29,6 +35,11 @@ def read_hidden(files: Mapping[str, bytes], vocab_size: int) -> list[int]:
         if not isinstance(token, int) or isinstance(token, bool) or not 1 <= token < vocab_size:
             raise InputError(f"{must}; got {shown(token)}.")
     return hidden
+
+
+def appended_ends(pieces: Sequence[str], first_id: int) -> list[int]:
+    """Return the ids of the hidden pieces among appended ones, whose ids begin with `first_id`."""
+    return [token for token, piece in enumerate(pieces, start=first_id) if piece in ENDS]
 
 
 def without_hidden(pieces: Sequence[str], hidden: Sequence[int]) -> list[str]:

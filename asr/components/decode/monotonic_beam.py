@@ -1,7 +1,7 @@
 """Beam search of a transducer that emits at most one token in each frame."""
 
 from collections.abc import Callable
-from typing import Annotated, NamedTuple, cast
+from typing import Annotated, NamedTuple
 
 import torch
 from torch import Tensor
@@ -12,7 +12,8 @@ from asr.components.decode.predictions import PrefixReader, next_log_probs
 from asr.components.decode.prefixes import Prefix
 from asr.components.decode.token_times import with_times_of
 from asr.components.decode.trails import Beams, Paths, add, score, timed_hypotheses
-from asr.interfaces import BLANK_ID, Biasings, Encoded, Head, Hypothesis, Span, Tokenizer, TransducerHead
+from asr.components.decode.turns import searched
+from asr.interfaces import BLANK_ID, Biasings, Encoded, Head, Hypothesis, Span, Tokenizer
 
 
 class Extension(NamedTuple):
@@ -66,7 +67,7 @@ class MonotonicBeam:
         num_start_tokens: Annotated[int, whole(1, 100)],
         fusion: FusionMaker,
     ) -> None:
-        self.head = cast(TransducerHead, head)
+        self.head = searched(head, tokenizer)
         self.max_hypotheses = beam_size
         self.tokens_per_frame = min(tokens_per_frame, tokenizer.vocab_size - 1)  # the blank is not a token
         self.num_start_tokens = num_start_tokens

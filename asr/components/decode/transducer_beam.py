@@ -1,7 +1,7 @@
 """Beam search of a transducer, with shallow fusion."""
 
 from collections.abc import Callable
-from typing import Annotated, cast
+from typing import Annotated
 
 import torch
 from torch import Tensor
@@ -12,7 +12,8 @@ from asr.components.decode.search_by_durations import DurationSearch
 from asr.components.decode.search_by_frames import FrameSearch
 from asr.components.decode.token_times import with_times_of
 from asr.components.decode.trails import BeamLimits
-from asr.interfaces import Biasings, Encoded, Head, Hypothesis, Tokenizer, TransducerHead
+from asr.components.decode.turns import searched
+from asr.interfaces import Biasings, Encoded, Head, Hypothesis, Tokenizer
 
 
 class TransducerBeam:
@@ -49,7 +50,7 @@ class TransducerBeam:
         max_symbols: Annotated[int, whole(1, 1_000)],
         fusion: FusionMaker,
     ) -> None:
-        self.head = cast(TransducerHead, head)
+        self.head = searched(head, tokenizer)
         self.max_hypotheses = beam_size
         tokens_per_frame = min(tokens_per_frame, tokenizer.vocab_size - 1)  # the blank is not a token
         self.limits = BeamLimits(beam_size, beam_threshold, tokens_per_frame, max_symbols)

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from types import MappingProxyType
-from typing import Annotated, Self, cast
+from typing import Annotated, Self
 
 import torch
 from torch import Tensor
@@ -16,6 +16,7 @@ from asr.components.decode.greedy_guides import Guide, HotwordGuide, MostLikely
 from asr.components.decode.greedy_paths import Cursor, GreedyPath, TokenSteps, WrittenTokens
 from asr.components.decode.greedy_steps import GreedyWalk, Place, remain
 from asr.components.decode.token_times import with_times_of
+from asr.components.decode.turns import searched
 from asr.interfaces import (
     NO_BIASING,
     Biasing,
@@ -24,7 +25,6 @@ from asr.interfaces import (
     Head,
     Hypothesis,
     Tokenizer,
-    TransducerHead,
     Tunable,
 )
 
@@ -63,7 +63,7 @@ class TransducerGreedy:
         *,
         max_symbols: Annotated[int, whole(1, 1_000)],
     ) -> None:
-        self.head = cast(TransducerHead, head)
+        self.head = searched(head, tokenizer)
         self.max_symbols = max_symbols
         self._spelling = tokenizer, normalize
 

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 
 from asr.base.system.learnt import from_json, to_json
+from asr.base.text.hidden_pieces import ENDS
 from asr.base.text.words import text_of
 from asr.errors import InputError, shown
 
@@ -11,7 +12,10 @@ FILE = "characters.json"
 
 
 class Char:
-    """One token per character, including the space; ids start at 1, since 0 is CTC's blank."""
+    """One token per character, including the space; ids start at 1, since 0 is CTC's blank.
+
+    The appended pieces <EOU> and <EOB> are names of hidden pieces, which separate words as a space does.
+    """
 
     piece_scores: Mapping[str, float] = MappingProxyType({})
 
@@ -27,12 +31,12 @@ class Char:
     @property
     def pieces(self) -> list[str]:
         """The text of each id; "" for the blank."""
-        return ["", *self._characters]
+        return ["", *(" " if name in ENDS else name for name in self._characters)]
 
     @property
     def names(self) -> list[str]:
-        """The name of each id, which is its text."""
-        return self.pieces
+        """The name of each id, which is its text, or the name of a hidden piece."""
+        return ["", *self._characters]
 
     def fit(self, texts: Iterable[str]) -> None:
         """Make every character that occurs in `texts` a token, in code point order."""
@@ -68,7 +72,7 @@ class Char:
         if not isinstance(characters, list):
             raise InputError(f"{must}; got {shown(characters)}.")
         for character in characters:
-            if not isinstance(character, str) or len(character) != 1:
+            if not isinstance(character, str) or (len(character) != 1 and character not in ENDS):
                 raise InputError(f"{must}; got {shown(character)}.")
         if len(set(characters)) < len(characters):
             raise InputError(f"{must}; {len(characters) - len(set(characters))} are repeated.")
@@ -80,13 +84,13 @@ class Char:
         return False
 
     def extend(self, pieces: Sequence[str]) -> None:
-        """Append characters, with the next ids.
+        """Append characters or the names of hidden pieces, with the next ids.
 
         Raises:
             InputError: a piece has several characters.
         """
         for piece in pieces:
-            if len(piece) != 1:
+            if len(piece) != 1 and piece not in ENDS:
                 raise InputError(f"a tokenizer of characters can be extended by characters only; got {shown(piece)}.")
         self._set([*self._characters, *pieces])
 

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 from asr.base.settings.rule import Text, whole
 from asr.base.system.learnt import parse_json
-from asr.base.text.hidden_pieces import hidden_files, read_hidden, without_hidden
+from asr.base.text.hidden_pieces import ENDS, appended_ends, hidden_files, read_hidden, without_hidden
 from asr.base.text.words import piece_of, text_of
 from asr.components.tokenizer import byte_level
 from asr.components.tokenizer.reserved import without_reserved
@@ -132,7 +132,7 @@ class HuggingFace:
             model["vocab"] += [[name, lowest] for name in [*own, *appended][len(model["vocab"]) :]]
         else:
             ids = {name: number for number, name in enumerate([*own, *appended])}
-            pairs = [(name[:1], name[1:]) for name in appended if len(name) > 1]
+            pairs = [(name[:1], name[1:]) for name in appended if len(name) > 1 and name not in ENDS]
             for first, second in pairs:
                 if first != SPACE or second not in ids or SPACE not in ids:
                     must = f"{FILE} is a BPE model, and can be extended by a character, also with {SPACE} before it"
@@ -140,8 +140,9 @@ class HuggingFace:
             is_paired = bool(model["merges"]) and isinstance(model["merges"][0], list)
             model["merges"] += [[*pair] if is_paired else " ".join(pair) for pair in pairs]
             model["vocab"] = ids
+        hidden = hidden_files([*self._hidden, *appended_ends(pieces, self.vocab_size)])
         self.vocab_size += len(pieces)
-        self.load({**self.files(), FILE: (json.dumps(tokenizer, ensure_ascii=False) + "\n").encode()})
+        self.load({FILE: (json.dumps(tokenizer, ensure_ascii=False) + "\n").encode(), **hidden})
 
     def load(self, files: dict[str, bytes]) -> None:
         """Restore the tokenizer from the output of `files`, or from another project's `tokenizer.json`.

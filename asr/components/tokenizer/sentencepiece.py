@@ -7,7 +7,7 @@ from typing import Annotated
 import sentencepiece
 
 from asr.base.settings.rule import one_of, whole
-from asr.base.text.hidden_pieces import hidden_files, read_hidden, without_hidden
+from asr.base.text.hidden_pieces import appended_ends, hidden_files, read_hidden, without_hidden
 from asr.base.text.words import piece_of, text_of
 from asr.components.tokenizer.reserved import without_reserved
 from asr.components.tokenizer.subword_pieces import USER_DEFINED, SubwordPiece, piece_field
@@ -118,8 +118,9 @@ class SentencePiece:
         """Append pieces, with the next ids, that SentencePiece never splits and does not normalise."""
         lowest = min(self.piece_scores.values())  # for libraries that read the model as a table of pieces and scores
         appended = [SubwordPiece(piece.replace(" ", SPACE), lowest, USER_DEFINED) for piece in pieces]
+        hidden = hidden_files([*self._hidden, *appended_ends(pieces, self.vocab_size)])
         self.vocab_size += len(pieces)
-        self.load({**self.files(), FILE: b"".join([self._model, *map(piece_field, appended)])})
+        self.load({FILE: b"".join([self._model, *map(piece_field, appended)]), **hidden})
 
     def load(self, files: dict[str, bytes]) -> None:
         """Restore the tokenizer from the output of `files`."""

@@ -77,7 +77,8 @@ class Reference:
     utterance in a batch. `cells` returns the number of elements of the head's largest tensor for one utterance, given
     its numbers of encoder frames and tokens. `labels` are those that the model reads. `tags` maps a language to
     the end of its training texts, such as " <de-DE>"; it is empty if the model writes no tags. `encoders` are those of
-    the languages of a `MultilingualTokenizer`; they replace `encode`, if there are any.
+    the languages of a `MultilingualTokenizer`; they replace `encode`, if there are any. `end` is the id of the piece
+    <EOU>, with which each text ends, if the tokenizer has it.
     """
 
     encode: Callable[[str], list[int]]
@@ -88,6 +89,7 @@ class Reference:
     labels: Labels = NO_LABELS
     tags: Mapping[str, str] = field(default_factory=dict)
     encoders: Mapping[str, Callable[[str], list[int]]] = field(default_factory=dict)
+    end: Sequence[int] = ()
 
     @property
     def reads_language(self) -> bool:
@@ -95,7 +97,7 @@ class Reference:
         return bool(self.tags or self.encoders)
 
     def tokens(self, text: str, language: str | None) -> list[int]:
-        """Return the tokens of a text, with the tag of its language if it has one.
+        """Return the tokens of a text, with the tag of its language if it has one, and the end of the utterance.
 
         Raises:
             InputError: the tokenizer does not cover a character, or each language has a tokenizer, and not this one.
@@ -104,7 +106,8 @@ class Reference:
             must = f"each text must have the key {LANGUAGE}, one of {', '.join(self.encoders)}"
             given = "none" if language is None else shown(language)
             raise InputError(f"{must}; got {given}. Add it to the manifests, and give corpus.labels=[{LANGUAGE}]")
-        return self.encoders.get(language or "", self.encode)(text + self.tags.get(language or "", ""))
+        tokens = self.encoders.get(language or "", self.encode)(text + self.tags.get(language or "", ""))
+        return [*tokens, *self.end]
 
     def for_evaluation(self) -> Reference:
         """Return a copy for evaluation, with one view, and without the check that a text fits its audio."""

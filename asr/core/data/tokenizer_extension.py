@@ -1,12 +1,14 @@
 """Pieces that are appended to a fitted tokenizer, for characters that it cannot spell.
 
-Each appended piece has such a character, so texts without these characters are encoded as before.
+Each appended piece has such a character, so texts without these characters are encoded as before; or it is a hidden
+piece, with which `asr.core.data.dataset.Reference` ends texts.
 """
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache, partial
 
+from asr.base.text.hidden_pieces import ENDS
 from asr.base.text.printable import listed
 from asr.errors import InputError, shown
 from asr.interfaces import Tokenizer
@@ -66,7 +68,7 @@ def checked_pieces(given: Sequence[str], tokenizer: Tokenizer, setting: str) -> 
         if not text or len(text) > MAX_PIECE or any(character.isspace() for character in text) or WORD_START in text:
             must = f"{setting} must have pieces of 1 to {MAX_PIECE} characters without spaces"
             raise InputError(f"{must}; got {shown(piece)}. {WORD_START} at its beginning begins a word.")
-        if all(spells(tokenizer.encode, character) for character in text):
+        if name in tokenizer.names if name in ENDS else all(spells(tokenizer.encode, each) for each in text):
             must = f"{setting} must have pieces with a character that the model cannot spell"
             raise InputError(f"{must}; it spells {shown(piece)} already. Leave it out.")
     if repeated := [piece for piece in dict.fromkeys(given) if given.count(piece) > 1]:

@@ -1,10 +1,13 @@
 """Streams of models whose encoder and decoder carry their states from chunk to chunk.
 
-A word becomes final in one of three cases:
+A word becomes final in one of five cases:
 
 * All hypotheses of the decoder contain the word and the beginning of the next word.
 * The best hypothesis contains the word, and the word ended more than `settled_seconds` ago.
 * Silence of `endpoint_seconds` ends the segment; all words of the best hypothesis then become final.
+* All hypotheses contain the piece <EOU> after the word, which ends the segment. Words after it become final in a later
+  chunk, so that the final words of a chunk end where `is_end` says.
+* `flush` ends the segment.
 """
 
 from collections.abc import Sequence
@@ -14,6 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from asr.base.text.hidden_pieces import END_OF_BACKCHANNEL, END_OF_UTTERANCE
 from asr.base.text.words import spell
 from asr.core.data.labels import LANGUAGE
 from asr.core.recognition.captions import DEFAULT, Captions, StreamSettings, of_whole_characters
@@ -68,7 +72,7 @@ class CachedStream:
         self.endpoint = _frames(settings.endpoint_seconds, frame_seconds, least=1, default=None)
         self.settled = _frames(settings.settled_seconds, frame_seconds, least=1, default=None)
         self.long_word = max(1, round(LONG_WORD_SECONDS / frame_seconds))
-        self.at_end = False
+        self.at_end = self.flushes = False
         self.shape = self.chunk, left, right  # streams with equal shapes form one batch
         self.state = self.encoder.initial_state(1, left)
         own = {} if settings.language is None else {LANGUAGE: settings.language}
@@ -81,6 +85,7 @@ class CachedStream:
         self._hypothesis = NO_TOKENS  # tokens after `_placed`
         self.clock = StreamClock(recognizer)
         self._partial: list[Word] = []
+        self._in_segment = False  # whether the present segment has a final word
 
     def feed(self, waveform: Tensor) -> Captions:
         """Recognise more of the waveform, (S,)."""
@@ -98,6 +103,10 @@ class CachedStream:
         frames, self._remainder = stream_features(features, waveform, remainder, at_end)
         self._features = torch.cat([self._features, frames])
         self.at_end = at_end
+
+    def flush(self) -> None:
+        """End the segment after the complete chunks, with the next call of `advance`."""
+        self.flushes = True
 
     def replace_hotwords(self, biasing: Biasing) -> None:
         """Replace the hotwords; the new ones apply from the next word on."""
@@ -142,10 +151,12 @@ class CachedStream:
     def settle(self) -> Captions:
         """End a segment: all words of the best hypothesis are final."""
         self._hypothesis, self.decoded = self.decode.settle(self.decoded)
-        words = self.clock.words(self._open_tokens(), self.clock.now)
+        tokens = self._open_tokens()
+        words = self.clock.words(tokens, self.clock.now)
         self.clock.forget(self.clock.now)
         self._placed = self._hypothesis = NO_TOKENS
-        return Captions(words, [], is_end=True)
+        self._in_segment = False
+        return Captions(words, [], True, self._has(END_OF_BACKCHANNEL, tokens))
 
     def _captions(self) -> Captions:
         """Split the words into final and provisional ones, and drop the final ones from the state."""
@@ -156,14 +167,22 @@ class CachedStream:
             return Captions([], of_whole_characters(clock.words(tokens, clock.now)))
         num_placed = len(self._placed.tokens)
         num_agreed = num_placed + self._hypothesis.num_final
-        num_final = max(self._num_before_last_word(tokens.tokens[:num_agreed]), self._num_settled(tokens))
+        num_final = self._num_ended(tokens.tokens[:num_agreed])
+        is_end = num_final > 0
+        if not is_end:
+            num_final = max(self._num_before_last_word(tokens.tokens[:num_agreed]), self._num_settled(tokens))
         num_placed_now = max(num_placed, num_final, self._num_old(tokens, num_agreed))
         final, self._placed, others = split(tokens, num_final, num_placed_now)
         partial = joined([self._placed, others])
         begin = partial.frames[0].start if partial.frames else clock.now
         if final.frames:  # a transducer may emit the last final and the first provisional token in one frame
             begin = max(begin, final.frames[-1].start + 1)
-        captions = Captions(clock.words(final, begin), of_whole_characters(clock.words(partial, clock.now)))
+        words = clock.words(final, begin)
+        self._in_segment |= bool(words)
+        is_end &= self._in_segment  # not if <EOU> comes after a silence that has ended the segment
+        self._in_segment &= not is_end
+        is_backchannel = self._has(END_OF_BACKCHANNEL, final)
+        captions = Captions(words, of_whole_characters(clock.words(partial, clock.now)), is_end, is_backchannel)
         if num_placed_now > num_placed:
             placed = split(tokens, num_placed, num_placed_now)[1]
             self.decoded = self.decode.decide(self.decoded, placed.tokens)
@@ -177,6 +196,16 @@ class CachedStream:
     def _open_tokens(self) -> Hypothesis:
         """Return the tokens that are not final, with frames on the stream's clock."""
         return joined([self._placed, self.clock.placed(self._hypothesis)])
+
+    def _has(self, name: str, tokens: Hypothesis) -> bool:
+        """Whether tokens contain the hidden piece of this name."""
+        names = self.recognizer.model.tokenizer.names
+        return any(names[token] == name for token in tokens.tokens)
+
+    def _num_ended(self, tokens: list[int]) -> int:
+        """Count the tokens up to the first <EOU>; 0: there is none."""
+        names = self.recognizer.model.tokenizer.names
+        return next((number for number, token in enumerate(tokens, 1) if names[token] == END_OF_UTTERANCE), 0)
 
     def _num_before_last_word(self, tokens: list[int]) -> int:
         """Count the tokens before the last word."""
@@ -202,14 +231,15 @@ class CachedStream:
         """Join the captions of several chunks; without captions, the provisional words do not change."""
         final = [word for each in captions for word in each.final]
         self._partial = captions[-1].partial if captions else self._partial
-        return Captions(final, self._partial, any(each.is_end for each in captions))
+        is_end, is_backchannel = any(each.is_end for each in captions), any(each.is_backchannel for each in captions)
+        return Captions(final, self._partial, is_end, is_backchannel)
 
 
 def advance(streams: Sequence[CachedStream]) -> list[Captions]:
     """Recognise the complete chunks of several streams, in batches of streams with equal shapes.
 
     All streams use one recogniser. The captions of a stream do not depend on the other streams. All words of a stream
-    that has ended are final.
+    that has ended or is flushed are final.
     """
     captions: list[list[Captions]] = [[] for _ in streams]
     while ready := [number for number, stream in enumerate(streams) if stream.is_ready]:
@@ -218,8 +248,9 @@ def advance(streams: Sequence[CachedStream]) -> list[Captions]:
         for number, caption in zip(alike, decode_chunks(together, encode_chunks(together)), strict=True):
             captions[number].append(caption)
     for stream, added in zip(streams, captions, strict=True):
-        if stream.at_end:
+        if stream.at_end or stream.flushes:
             added.append(stream.settle())
+            stream.flushes = False
     return [stream.joined(added) for stream, added in zip(streams, captions, strict=True)]
 
 

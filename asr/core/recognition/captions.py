@@ -18,12 +18,14 @@ class Captions(NamedTuple):
     Args:
         final: words that became final with this piece.
         partial: all provisional words, which follow the final words; they replace the previous provisional words.
-        is_end: whether a segment has ended.
+        is_end: whether a segment has ended: by the piece <EOU>, by silence, by `Stream.flush` or with the stream.
+        is_backchannel: whether the final words end with the piece <EOB>: they were a backchannel, such as "mm-hm".
     """
 
     final: list[Word]
     partial: list[Word]
     is_end: bool = False
+    is_backchannel: bool = False
 
 
 def of_whole_characters(words: Sequence[Word]) -> list[Word]:

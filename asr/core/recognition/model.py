@@ -6,7 +6,7 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from asr.base.text.hidden_pieces import language_tags
+from asr.base.text.hidden_pieces import END_OF_UTTERANCE, language_tags
 from asr.base.text.normalize import Normalizer, scored_by
 from asr.core.data.batch import Batch
 from asr.core.data.dataset import Reference
@@ -95,8 +95,9 @@ class Model(nn.Module):
         cells = partial(_cells, head.cells, min([stride, *tapped]), stride)
         tags = language_tags(self.labels.ids(LANGUAGE), self.tokenizer.names) if LANGUAGE in self.labels.names else {}
         ends = {language: f" {tag}" for language, tag in tags.items()}
+        end = [token for token, name in enumerate(self.tokenizer.names) if name == END_OF_UTTERANCE]
         encoders = getattr(self.tokenizer, "encoders", {})
-        return Reference(self.tokenizer.encode, min_frames, frames, cells, head.views, self.labels, ends, encoders)
+        return Reference(self.tokenizer.encode, min_frames, frames, cells, head.views, self.labels, ends, encoders, end)
 
     @property
     def depths(self) -> dict[str, int]:

@@ -61,7 +61,7 @@ class LookBackStream:
         rate = recognizer.model.features.sample_rate
         self._rate = rate
         self.chunk_seconds = chunk_seconds
-        self.at_end = False
+        self.at_end = self.flushes = False
         self._chunk, self._look_back = round(chunk_seconds * rate), round(look_back_seconds * rate)
         self.samples = torch.zeros(0)  # samples of the stream from `_start` on; they are recognised with the next chunk
         self._start = 0  # position of `samples` in the stream
@@ -76,6 +76,10 @@ class LookBackStream:
         self._num_new += len(waveform)
         self.at_end = at_end
 
+    def flush(self) -> None:
+        """Recognise all buffered audio with the next call of `look_back_together`, and make all words final."""
+        self.flushes = True
+
     def replace_hotwords(self, biasing: Biasing) -> None:
         """Replace the hotwords; provisional words are recognised again with the new ones."""
         self.biasing = biasing
@@ -88,14 +92,15 @@ class LookBackStream:
     @property
     def is_ready(self) -> bool:
         """Whether a chunk is complete."""
-        return self.at_end or self.num_wanted == 0
+        return self.at_end or self.flushes or self.num_wanted == 0
 
     def take(self, transcript: Transcript) -> Captions:
         """Split the transcript of `samples` into new final words and provisional words, and drop old samples."""
         self._num_new = 0
         offset = self._start / self._rate
         end = offset + len(self.samples) / self._rate
-        settled = math.inf if self.at_end else end - LOOK_BACK_SETTLED_SECONDS
+        is_end, self.flushes = self.at_end or self.flushes, False
+        settled = math.inf if is_end else end - LOOK_BACK_SETTLED_SECONDS
         words = [replace(word, start=word.start + offset, end=word.end + offset) for word in transcript.words]
         words = words[self._num_matched(words) :]
         num_final = sum(1 for _ in takewhile(lambda word: word.end <= settled, words))
@@ -108,7 +113,7 @@ class LookBackStream:
         dropped = max(0, round(self._final_until * self._rate) - self._look_back - self._start)
         self.samples, self._start = self.samples[dropped:].clone(), self._start + dropped
         self._final = [word for word in self._final if word.end > self._start / self._rate]
-        return Captions(final, self._partial, is_end=self.at_end)
+        return Captions(final, self._partial, is_end)
 
     def _num_matched(self, words: Sequence[Word]) -> int:
         """Count the first words of a new transcript that correspond to words that are already final.
@@ -167,6 +172,9 @@ class Ears(Protocol):
     def hear(self, waveform: Tensor, at_end: bool = False) -> None:
         """Buffer more of the waveform; `Stream.advance` recognises complete chunks."""
 
+    def flush(self) -> None:
+        """Make all words final with the next call of `Stream.advance`."""
+
     def replace_hotwords(self, biasing: Biasing) -> None:
         """Replace the hotwords from the next chunk on."""
 
@@ -176,8 +184,8 @@ class Stream:
 
         stream = asr.Stream(asr.load_recognizer("runs/streaming"))
         for samples in microphone:
-            final, partial, _ = stream.feed(samples)
-        final, _, _ = stream.finish()
+            final, partial, *_ = stream.feed(samples)
+        final, *_ = stream.finish()
 
     A streaming model recognises the same words as when it processes the whole recording in one pass. Any other model
     recognises the last seconds again with each chunk, which takes longer; `note` then states the reason.
@@ -266,6 +274,15 @@ class Stream:
             InputError: an argument is invalid, or the decoder prefers no hotwords.
         """
         self.ears.replace_hotwords(self._recognizer.biasing(hotwords, score))
+
+    def flush(self) -> Captions:
+        """Make all recognised words final, and end the segment; the stream continues.
+
+        A streaming model recognises the last incomplete chunk and its right context later, with more audio.
+        """
+        with torch_threads(self._num_threads):
+            self.ears.flush()
+            return self.advance([self.ears])[0]
 
     def finish(self) -> Captions:
         """Recognise the remaining audio and end the stream; all words are final."""
