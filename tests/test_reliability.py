@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asr.core.evaluation.calibration import auc, calibration_error, reliability
+from asr.base.text.reliability import auc, calibration_error, reliability
 
 SOME = [0.0, 0.25, 0.5, 0.7, 1.0]
 

@@ -7,10 +7,10 @@ from itertools import combinations, product
 import numpy as np
 
 from asr.apps.language_models.selection import Trials
+from asr.base.text.reliability import auc
 from asr.base.text.word_errors import ErrorCounts, count_characters, count_errors, right_words, total
 from asr.core.data.batch import Rejected
 from asr.core.data.manifest import Utterance
-from asr.core.evaluation.calibration import auc
 from asr.core.recognition.confidence import UNCALIBRATED, Calibration, calibrate
 from asr.core.recognition.inference import Inference
 from asr.core.recognition.long_form import Segment

@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 
+from asr.base.text.reliability import auc, calibration_error, reliability
 from asr.base.text.word_errors import Edit, ErrorCounts, align_words, total
 from asr.core.evaluation.bootstrap import by_cluster, intervals
-from asr.core.evaluation.calibration import auc, calibration_error, reliability
 from asr.core.evaluation.utterances import Scored, show_writing, unspaced
 
 MAX_CONFUSIONS = 50
