@@ -1,7 +1,7 @@
 """python -m benchmarks.optimizers: time of an optimizer's step, relative to forward and backward pass.
 
 A batch has utterances of up to 10 s. On a CPU, the times are CPU time. The optimizer's time is the mean of four steps,
-because optimizer.every=4 moves other weights in each of them.
+because optimizer.every=4 moves other weights in each of them (Muon), or updates the scales in one (ScaledAdam).
 """
 
 import argparse
@@ -24,7 +24,7 @@ from benchmarks.race import race
 from benchmarks.results import Results, fixed
 from benchmarks.training_memory import make_batch, make_model
 
-OPTIMIZERS = ["optimizer=adamw", "optimizer=muon", "optimizer=muon optimizer.every=1"]
+OPTIMIZERS = ["optimizer=adamw", "optimizer=muon", "optimizer=muon optimizer.every=1", "optimizer=scaled_adam"]
 UTTERANCE_SECONDS = 10.0
 CYCLE = 4
 MAX_NORM = 5.0

@@ -8,7 +8,7 @@ import contextlib
 import importlib
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any, NamedTuple
@@ -20,9 +20,9 @@ from torch import Tensor, nn
 FOLDER = Path(os.environ.get("ASR_ICEFALL", "icefall"), "egs", "librispeech", "ASR", "zipformer")
 needs_icefall = pytest.mark.skipif(not FOLDER.is_dir(), reason="needs icefall: set ASR_ICEFALL to a checkout")
 THEIRS = ("zipformer", "subsampling", "scaling", "decoder", "joiner", "beam_search")
-# Modules from which icefall's searches import names that the tested ones do not use.
+# Modules from which icefall's searches and optimizers import names that the tested ones do not use.
 UNUSED = ("icefall", "icefall.decode", "icefall.lm_wrapper", "icefall.rnn_lm", "icefall.rnn_lm.model")
-UNUSED += ("icefall.transformer_lm", "icefall.transformer_lm.model", "icefall.utils")
+UNUSED += ("icefall.transformer_lm", "icefall.transformer_lm.model", "icefall.utils", "lhotse", "lhotse.utils")
 
 
 class Modules(NamedTuple):
@@ -73,6 +73,20 @@ def swoosh(shift: float, constant: float) -> Callable[[Tensor], Tensor]:
 @contextlib.contextmanager
 def icefall() -> Iterator[Modules]:
     """Import icefall's modules; their names are free again afterwards."""
+    with imported(THEIRS) as made:
+        yield Modules(
+            made["zipformer"].Zipformer2,
+            made["subsampling"].Conv2dSubsampling,
+            made["decoder"].Decoder,
+            made["joiner"].Joiner,
+            made["beam_search"].greedy_search,
+            made["beam_search"].modified_beam_search,
+        )
+
+
+@contextlib.contextmanager
+def imported(names: Sequence[str]) -> Iterator[dict[str, Any]]:
+    """Import modules of icefall by name; their names are free again afterwards."""
     k2, interface = ModuleType("k2"), ModuleType("encoder_interface")
     stand_ins = {name: ModuleType(name) for name in UNUSED}
     for module in (k2, *stand_ins.values()):
@@ -89,16 +103,8 @@ def icefall() -> Iterator[Modules]:
         patch.syspath_prepend(str(FOLDER))
         for name, module in stand_ins.items():
             patch.setitem(sys.modules, name, module)
-        made = {name: importlib.import_module(name) for name in THEIRS}
-        yield Modules(
-            made["zipformer"].Zipformer2,
-            made["subsampling"].Conv2dSubsampling,
-            made["decoder"].Decoder,
-            made["joiner"].Joiner,
-            made["beam_search"].greedy_search,
-            made["beam_search"].modified_beam_search,
-        )
-        for name in THEIRS:
+        yield {name: importlib.import_module(name) for name in names}
+        for name in names:
             del sys.modules[name]
 
 

@@ -110,6 +110,7 @@ def test_fsdp_has_the_same_losses_as_ddp_and_each_process_stores_half_the_weight
         ["encoder/block/activation=learnt_swish"],  # its weight is a scalar
         ["optimizer.layer_decay=0.8"],
         ["optimizer=muon"],
+        ["optimizer=scaled_adam"],
     ],
     ids=lambda chosen: chosen[0],
 )
@@ -143,7 +144,10 @@ def test_with_every_head_and_every_encoder_fsdp_has_the_same_losses_as_ddp(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("chosen", ["trainer.precision=32-true", "trainer.precision=bf16-mixed", "optimizer=muon"])
+@pytest.mark.parametrize(
+    "chosen",
+    ["trainer.precision=32-true", "trainer.precision=bf16-mixed", "optimizer=muon", "optimizer=scaled_adam"],
+)
 def test_a_run_that_is_killed_and_resumed_gives_bit_identical_results(chosen: str, tones: Path, tmp_path: Path) -> None:
     """The run has batch statistics, dropout, augmentation, accumulation and a moving average."""
     output = tmp_path / "parts.log"

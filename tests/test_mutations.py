@@ -35,7 +35,7 @@ CHOICES = [
     ["encoder=transformer", "optimizer=adamw"],
     ["encoder=fast_conformer_s", "tokenizer=huggingface"],
     ["encoder/block/attention=local_attention", "encoder/block/norm=layer_norm", "optimizer=muon"],
-    ["features/normalize=per_utterance"],
+    ["features/normalize=per_utterance", "optimizer=scaled_adam"],
     ["features/normalize=global_cmvn", "tokenizer=sentencepiece"],
     ["decode=beam", "schedule=noam", "head=ctc", "encoder/block/activation=gelu"],
     ["features=slaney_fbank", "head=ctc_self_conditioned", "head.num_intermediate=1"],

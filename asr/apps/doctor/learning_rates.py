@@ -25,6 +25,7 @@ from asr.errors import InputError
 
 NUM_STEPS = 100
 LOWEST, HIGHEST = 1e-5, 1e-1  # learning rate of the first and of the last step
+OF_PLANNED = 30  # smallest multiple of the planned rate in the last step, so that this rate may be suggested
 SMOOTHING = 0.9  # decay of the moving average of the loss
 DIVERGED = 1.5  # a smoothed loss above this multiple of the lowest one ends the test
 
@@ -73,11 +74,12 @@ def range_test(
     optimizer = build.build_optimizer(settings.components, model, model.depths)
     of_one = {**settings.components, "optimizer": {**settings.components["optimizer"], "lr": 1.0}}
     ratios = [group["lr"] for group in build.build_optimizer(of_one, model, model.depths).param_groups]
+    highest = max(HIGHEST, OF_PLANNED * settings.components["optimizer"]["lr"])
     rates: list[float] = []
     losses: list[float] = []
     mean = 0.0
     for step, batch in enumerate(islice(_batches(settings, utterances, model), NUM_STEPS)):
-        rate = LOWEST * (HIGHEST / LOWEST) ** (step / (NUM_STEPS - 1))
+        rate = LOWEST * (highest / LOWEST) ** (step / (NUM_STEPS - 1))
         for group, ratio in zip(optimizer.param_groups, ratios, strict=True):
             group["lr"] = rate * ratio
         on_device = batch.to(device)
