@@ -110,7 +110,7 @@ def test_fsdp_has_the_same_losses_as_ddp_and_each_process_stores_half_the_weight
         ["encoder/block/activation=learnt_swish"],  # its weight is a scalar
         ["optimizer.layer_decay=0.8"],
         ["optimizer=muon"],
-        ["optimizer=scaled_adam"],
+        ["optimizer=scaled_adam", "optimizer.lr=4.5e-2"],
     ],
     ids=lambda chosen: chosen[0],
 )

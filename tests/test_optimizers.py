@@ -31,6 +31,11 @@ OPTIMIZERS = sorted(path.stem for path in (CONF / "optimizer").glob("*.yaml"))
 OWN_RULES = [name for name in OPTIMIZERS if name != "adamw"]  # AdamW's is torch's, with which all other tests train
 
 
+def chosen_with_its_rate(name: str) -> list[str]:
+    """Select an optimizer with the rate of its file, which TINY replaces."""
+    return [f"optimizer={name}", f"optimizer.lr={default_settings('optimizer', name)['lr']}"]
+
+
 def make(name: str, named: Mapping[str, nn.Parameter], **changed: Any) -> torch.optim.Optimizer:
     maker = build.component("optimizer", default_settings("optimizer", name) | changed)()
     made: torch.optim.Optimizer = maker(named.items(), PLACES)
@@ -123,9 +128,7 @@ def test_the_memory_forecast_has_all_methods(optimizer: str, tones: Path, tmp_pa
     assert all(method in facts["tensors"] for method in (FULL, FROZEN_ENCODER, LORA))
 
 
-@pytest.mark.parametrize(
-    "chosen", [["optimizer.layer_decay=0.5"], *([f"optimizer={name}"] for name in OWN_RULES)], ids=str
-)
+@pytest.mark.parametrize("chosen", [["optimizer.layer_decay=0.5"], *map(chosen_with_its_rate, OWN_RULES)], ids=str)
 def test_rates_of_the_doctor_and_of_the_log_are_those_of_optimizer_lr(
     chosen: list[str], tones: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -167,12 +170,12 @@ def test_the_logged_rate_is_that_of_optimizer_lr_even_if_only_matrices_are_train
     ids=lambda chosen: chosen[0],
 )
 def test_a_run_resumes_exactly_within_a_cycle(chosen: list[str], optimizer: str, tones: Path, tmp_path: Path) -> None:
-    trained_in_two_parts(tones, tmp_path, f"optimizer={optimizer}", *chosen)
+    trained_in_two_parts(tones, tmp_path, *chosen_with_its_rate(optimizer), *chosen)
 
 
 @pytest.mark.parametrize("optimizer", OWN_RULES)
 def test_two_processes_have_equal_weights(optimizer: str, tones: Path, tmp_path: Path) -> None:
-    given = [*TINY, *tone_corpus(tones), f"optimizer={optimizer}", "trainer.strategy=ddp", "trainer.devices=2"]
+    given = [*TINY, *tone_corpus(tones), *chosen_with_its_rate(optimizer), "trainer.strategy=ddp", "trainer.devices=2"]
     given += ["trainer.max_steps=6", "trainer.max_epochs=-1", "data.batch_seconds=3"]
     config = resolved(*given, f"run_dir={tmp_path / 'run'}")
     running = start(config, tmp_path / "log", world_size=2, before=partial(keep_last_weights, tmp_path))
