@@ -19,6 +19,7 @@ from asr.base.settings.conf import default_settings
 from asr.base.system.processes import return_memory
 from asr.components.head.predictor.lstm import LSTMPredictor
 from asr.components.head.transducer import Transducer
+from asr.components.tokenizer.char import Char
 from asr.core.build import component
 from asr.core.cli.command import run_command
 from asr.interfaces import Encoded
@@ -199,7 +200,7 @@ def random_head(blank_bias: float) -> Transducer:
 
 def our_search(head: Transducer) -> Search:
     """Make asr's greedy search."""
-    decoder = component("decode", default_settings("decode", "transducer_greedy"))(head, None, str)
+    decoder = component("decode", default_settings("decode", "transducer_greedy"))(head, Char(), str)
 
     def decode(encoder_out: Tensor, lengths: Tensor) -> list[list[int]]:
         return [list(best.tokens) for best, *_ in decoder.search(decoder.evidence(Encoded(encoder_out, lengths, {})))]

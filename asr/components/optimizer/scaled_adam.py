@@ -21,11 +21,12 @@ class ScaledAdam:
     parallel to the tensor, learns the logarithm of its scale by Adam's rule; its gradient is the sum of weight times
     gradient. A weight that is one number has no scale: its update is Adam's with the rate `scale_factor * lr`.
 
-    *Source*: Yao et al. 2023, arXiv:2310.11230, section 3.5 and algorithm 1.
+    *Source*: Yao et al. 2023, arXiv:2310.11230; details as in icefall.
 
-    *Differs from the source*: as in icefall, the momentum is a running mean of the updates, not of the gradient, and is
+    *Differs from Adam*: as in icefall, the momentum is a running mean of the updates, not of the gradient, and is
     not corrected for its beginning at 0; scales are updated in every `every`-th step by the sum of their gradients and
-    the mean square. Weights are not decayed. A tensor of zeros, such as a new adapter's, begins to move very slowly.
+    the mean square. Unlike icefall's, the mean squared gradient is corrected in all steps. Weights are not decayed. A
+    tensor of zeros, such as a new adapter's, begins to move very slowly.
 
     Args:
         lr: learning rate at the schedule's peak, relative to the RMS of each tensor.
