@@ -50,6 +50,18 @@ COLUMNS: dict[str, Callable[[Any], str]] = {
 }
 
 
+def streaming_recognizer(model: str) -> Recognizer | None:
+    """Load a model for streams; None, with a line that says so, if it is the default and does not support them."""
+    recognizer = load_recognizer(model)
+    reason = why_not(recognizer)
+    if reason and model == MODEL:
+        print(f"{MODEL}: left out, because it does not support streaming; name a streaming model", flush=True)
+        return None
+    if reason:
+        raise InputError(f"MODEL must support streaming; {reason}.")
+    return recognizer
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print one row per chunk size, and one for recordings recognised as a whole."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.streaming", description=__doc__)
@@ -73,13 +85,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     results.add_options(parser)
     options = parser.parse_args(arguments)
     torch.set_num_threads(1)
-    recognizer = load_recognizer(options.model)
-    reason = why_not(recognizer)
-    if reason and options.model == MODEL:
-        print(f"{MODEL}: left out, because it does not support streaming; name a streaming model", flush=True)
+    if (recognizer := streaming_recognizer(options.model)) is None:
         return 0
-    if reason:
-        raise InputError(f"MODEL must support streaming; {reason}.")
     recognizer.model.encoder.chunk_frames = None
     recordings = list(read_recordings(recognizer, options.audio))
     if not recordings:

@@ -22,17 +22,15 @@ import torch
 from torch import Tensor
 
 from asr.base.text.hidden_pieces import END_OF_UTTERANCE
-from asr.core.checkpoint.load import load_recognizer
 from asr.core.cli.command import run_command
 from asr.core.recognition.recognizer import Recognizer
-from asr.core.recognition.streaming import Stream, why_not
+from asr.core.recognition.streaming import Stream
 from asr.core.recognition.transcript import Word
-from asr.errors import InputError
 from benchmarks import results
 from benchmarks.machine import about
-from benchmarks.model import MODEL, add_model
+from benchmarks.model import add_model
 from benchmarks.results import Results, fixed
-from benchmarks.streaming import PIECE_SECONDS, Recording, read_recordings
+from benchmarks.streaming import PIECE_SECONDS, Recording, read_recordings, streaming_recognizer
 
 PAUSES = (0.2, 0.5, 1.0, 2.0)
 NUM_UTTERANCES = (2, 3, 4)
@@ -87,13 +85,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     results.add_options(parser)
     options = parser.parse_args(arguments)
     torch.set_num_threads(1)
-    recognizer = load_recognizer(options.model)
-    reason = why_not(recognizer)
-    if reason and options.model == MODEL:
-        print(f"{MODEL}: left out, because it does not support streaming; name a streaming model", flush=True)
+    if (recognizer := streaming_recognizer(options.model)) is None:
         return 0
-    if reason:
-        raise InputError(f"MODEL must support streaming; {reason}.")
     recordings = list(read_recordings(recognizer, options.audio))
     facts = about(options)
     has_piece = END_OF_UTTERANCE in recognizer.model.tokenizer.names

@@ -11,6 +11,7 @@ from torch.optim.adamw import adamw
 
 from asr.base.settings.rule import PROBABILITY, Eps, above, list_of, number, whole
 from asr.components.optimizer.adamw import rate_groups
+from asr.components.optimizer.by_group import OptimizerByGroup
 from asr.interfaces import WeightPlace
 
 logger = logging.getLogger(__name__)
@@ -100,27 +101,15 @@ def _turn(work: list[int], weight: Tensor, number: int) -> int:
     return turn
 
 
-class MuonWithAdamW(torch.optim.Optimizer):
+class MuonWithAdamW(OptimizerByGroup):
     """One optimizer for both rules, so that one schedule and one state in checkpoints serve both.
 
-    Args:
-        groups: groups of weights with all settings; groups with `matrices` use Muon.
-        lr: learning rate of weights outside of the encoder's blocks.
+    Groups with `matrices` use Muon.
     """
 
-    def __init__(self, groups: list[dict[str, Any]], lr: float) -> None:
-        super().__init__(groups, {"lr": lr})
-
-    @torch.no_grad()
-    def step(self, closure: Any = None) -> Any:
-        """Update all weights that have a gradient."""
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
-        for group in self.param_groups:
-            (self._muon if "matrices" in group else self._adamw)(group)
-        return loss
+    def update(self, group: dict[str, Any]) -> None:
+        """Update a group by its rule."""
+        (self._muon if "matrices" in group else self._adamw)(group)
 
     def _adamw(self, group: dict[str, Any]) -> None:
         weights = [weight for weight in group["params"] if weight.grad is not None]

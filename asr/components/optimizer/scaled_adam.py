@@ -9,6 +9,7 @@ from torch.distributed.tensor import DTensor, Partial
 
 from asr.base.settings.rule import PROBABILITY, Eps, above, list_of, number, whole
 from asr.components.optimizer.adamw import rate_groups
+from asr.components.optimizer.by_group import OptimizerByGroup
 from asr.interfaces import WeightPlace
 
 MAX_SCALE_STEP = 0.1  # largest relative change of a tensor by one update of its scale
@@ -68,37 +69,22 @@ class ScaledAdam:
         return ScaledAdamOptimizer(groups, self._lr)
 
 
-class ScaledAdamOptimizer(torch.optim.Optimizer):
-    """The rule of `ScaledAdam`; the scale of a sharded tensor is that of the whole tensor.
+class ScaledAdamOptimizer(OptimizerByGroup):
+    """The rule of `ScaledAdam`; the scale of a sharded tensor is that of the whole tensor."""
 
-    Args:
-        groups: groups of weights with all settings.
-        lr: learning rate of weights outside of the encoder's blocks.
-    """
-
-    def __init__(self, groups: list[dict[str, Any]], lr: float) -> None:
-        super().__init__(groups, {"lr": lr})
-
-    @torch.no_grad()
-    def step(self, closure: Any = None) -> Any:
-        """Update all weights that have a gradient."""
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
-        for group in self.param_groups:
-            alike: dict[tuple[int, bool], list[Tensor]] = {}  # by the number of steps, and by whether they have a scale
-            for weight in group["params"]:
-                if weight.grad is not None:
-                    state = self.state[weight]
-                    if not state:
-                        zeros = {name: torch.zeros_like(weight) for name in ("update", "exp_avg_sq")}
-                        state |= {"step": 0, **zeros}
-                    alike.setdefault((state["step"], weight.numel() > 1), []).append(weight)
-                    state["step"] += 1
-            for (step, has_scale), weights in alike.items():
-                self._move(group, weights, step, has_scale)
-        return loss
+    def update(self, group: dict[str, Any]) -> None:
+        """Update weights together that have made equally many steps."""
+        alike: dict[tuple[int, bool], list[Tensor]] = {}  # by the number of steps, and by whether they have a scale
+        for weight in group["params"]:
+            if weight.grad is not None:
+                state = self.state[weight]
+                if not state:
+                    zeros = {name: torch.zeros_like(weight) for name in ("update", "exp_avg_sq")}
+                    state |= {"step": 0, **zeros}
+                alike.setdefault((state["step"], weight.numel() > 1), []).append(weight)
+                state["step"] += 1
+        for (step, has_scale), weights in alike.items():
+            self._move(group, weights, step, has_scale)
 
     def _move(self, group: dict[str, Any], weights: list[Tensor], step: int, has_scale: bool) -> None:
         beta1, beta2 = group["betas"]
