@@ -2,7 +2,7 @@
 
     python -m benchmarks.time_to_wer recommended          # each toolkit's published recipe
     python -m benchmarks.time_to_wer equal                # equal batches, rates, speeds and initialisation
-    python -m benchmarks.time_to_wer tuned                # after trials of learning rate and batch size
+    python -m benchmarks.time_to_wer tuned                # after trials of learning rate, batch size and epochs
     python -m benchmarks.time_to_wer optimizers --toolkits asr   # AdamW and Muon, the best two trials of each
     python -m benchmarks.time_to_wer finetuned --overrides init.from=MODEL corpus...   # asr's and NeMo's fine-tuning
 
@@ -32,8 +32,10 @@ from benchmarks.machine import about
 from benchmarks.results import Results
 from benchmarks.time_to_wer.recipe import (
     ASR,
+    BATCH_SECONDS,
     OPTIMIZERS,
     PUBLISHED,
+    RATES,
     Recipe,
     equal,
     finetuned,
@@ -81,16 +83,36 @@ def recipes(options: argparse.Namespace, contest: Contest) -> Iterable[Recipe]:
     if options.table == "optimizers":
         searches = [_best(optimizer_trials(optimizer), options, contest) for optimizer in OPTIMIZERS]
         return [recipe for search in searches for recipe in search[:2]]
-    return [_best(trials(toolkit), options, contest)[0] for toolkit in options.toolkits]
+    grid = options.rates, options.batch_seconds
+    return [_best(trials(toolkit, *grid), options, contest)[0] for toolkit in options.toolkits]
 
 
 def _best(trials: Sequence[Recipe], options: argparse.Namespace, contest: Contest) -> list[Recipe]:
+    if len(trials) == 1:
+        return list(trials)
     wers = {}
     for number, recipe in enumerate(trials):
         points = contest.run(recipe, options.trial_epochs, options.seeds[0])["points"]
         wers[number] = Point(*points[-1]).wer
         print(f"trial: {recipe.toolkit}, {recipe.name}: validation WER {rate(wers[number])}", flush=True)
     return [trials[number] for number in sorted(wers, key=wers.__getitem__)]
+
+
+def planned(recipe: Recipe, options: argparse.Namespace, contest: Contest) -> int:
+    """Return the epochs of a recipe's trainings: of those given, the number with the least CPU time to the WER.
+
+    The learning rate of a longer training falls later, so that it may reach the WER later. Without the WER, the most.
+    """
+    if len(options.epochs) == 1:
+        return int(options.epochs[0])
+    times = {}
+    for epochs in sorted(options.epochs):
+        points = contest.run(recipe, epochs, options.seeds[0])["points"]
+        time = time_to(options.wer, [Point(*point) for point in points])
+        print(f"trial: {recipe.toolkit}, {recipe.name}: {epochs} epochs, CPU s to the WER: {time}", flush=True)
+        if time is not None:
+            times[epochs] = time
+    return min(times, key=times.__getitem__) if times else max(options.epochs)
 
 
 def curves(title: str, runs: Sequence[Run]) -> str:
@@ -118,8 +140,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "table", choices=("recommended", "equal", "tuned", "optimizers", "finetuned"), help="what is compared"
     )
-    parser.add_argument("--epochs", type=int, default=6, metavar="N", help="epochs of each training (default: 6)")
+    parser.add_argument(
+        "--epochs",
+        type=int,
+        nargs="+",
+        default=[6],
+        metavar="N",
+        help="epochs of each training (default: 6); of several, each toolkit takes that with which the first "
+        "seed reaches the WER first",
+    )
     parser.add_argument("--trial-epochs", type=int, default=3, metavar="N", help="epochs of each trial (default: 3)")
+    parser.add_argument(
+        "--rates", nargs="+", default=RATES, metavar="RATE", help="learning rates of the trials of tuned"
+    )
+    parser.add_argument(
+        "--batch-seconds",
+        type=int,
+        nargs="+",
+        default=BATCH_SECONDS,
+        metavar="S",
+        help="batches of the trials of tuned",
+    )
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2], metavar="SEED", help="default: 0 1 2")
     parser.add_argument("--wer", type=float, default=0.1, metavar="WER", help="the WER to reach (default: 0.1)")
     parser.add_argument("--toolkits", nargs="+", choices=[*PUBLISHED], default=[*PUBLISHED], help="default: all")
@@ -133,7 +174,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             f"{must}; {options.peers} does not exist. Make it with make .venv-nets, or give --toolkits asr."
         )
     contest = Contest(options)
-    chosen = list(recipes(options, contest))
+    chosen = [(recipe, planned(recipe, options, contest)) for recipe in recipes(options, contest)]
     seconds = "{:,.0f}".format
     text = {"toolkit": str, "recipe": str, "seed": str}
     table = Results(
@@ -141,6 +182,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         {
             **text,
             "parameters": lambda number: f"{number / 1e6:.2f} M",
+            "epochs": str,
             "CPU s to start": seconds,
             "CPU s of training": seconds,
             f"CPU s to {options.wer:.0%} WER": seconds,
@@ -152,14 +194,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     runs = []
     for seed in options.seeds:  # the toolkits take turns, so that a change in machine speed affects all of them
-        for recipe in chosen:
-            run = contest.run(recipe, options.epochs, seed)
+        for recipe, epochs in chosen:
+            run = contest.run(recipe, epochs, seed)
             points = [Point(*point) for point in run["points"]]
             runs.append(run)
             last = points[-1]
             times = (run["start_seconds"], last.seconds, time_to(options.wer, points))
             names = (recipe.toolkit, recipe.name, str(seed))
-            table.row(*names, run["parameters"], *times, last.wer, run["test"], run["interval"])
+            table.row(*names, run["parameters"], str(epochs), *times, last.wer, run["test"], run["interval"])
     table.save(options.output_dir, about(options))
     path = options.output_dir / f"time_to_wer_{options.table}_curves.html"
     write_whole_text(path, curves(f"Time to a WER, {options.table}", runs))

@@ -13,7 +13,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from asr.core.data.waveforms import WaveformBatch
 from benchmarks.time_to_wer.lightning_watch import Watched
-from benchmarks.time_to_wer.peer import Job, num_parameters, transcriber
+from benchmarks.time_to_wer.peer import Job, num_parameters, optimizer_of_asr, transcriber
 from benchmarks.time_to_wer.watch import Transcribe, Watch
 
 # examples/asr/conf/conformer/conformer_ctc_char.yaml, at NVIDIA/NeMo 02aa226
@@ -121,6 +121,10 @@ def trained(job: Job, watch: Watch, make: Callable[[pl.Trainer], Any]) -> tuple[
         gradient_clip_val=0.0,
     )
     model = make(trainer)
+    if job.has_optimizer_of_asr:
+        model._optimizer, schedule = optimizer_of_asr(job, model)  # its training step reads the learning rate from it
+        scheduler = {"scheduler": schedule, "interval": "step"}
+        model.configure_optimizers = lambda: {"optimizer": model._optimizer, "lr_scheduler": scheduler}
 
     def frames(waveforms: list[Tensor]) -> list[Tensor]:
         lengths = torch.tensor([len(waveform) for waveform in waveforms])

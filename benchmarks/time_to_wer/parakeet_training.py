@@ -17,7 +17,7 @@ from transformers import (
 )
 
 from asr.core.data.waveforms import WaveformBatch
-from benchmarks.time_to_wer.peer import Job, num_parameters, transcriber
+from benchmarks.time_to_wer.peer import Job, num_parameters, optimizer_of_asr, transcriber
 from benchmarks.time_to_wer.watch import Transcribe, Watch
 
 # examples/pytorch/speech-recognition/README.md, "Single GPU CTC", at huggingface/transformers 02f6103
@@ -146,6 +146,7 @@ def fit(job: Job, watch: Watch) -> tuple[int, Transcribe]:
             job.loader(collate),
             model=model,
             args=arguments(job, folder),
+            optimizers=optimizer_of_asr(job, model) if job.has_optimizer_of_asr else (None, None),
             callbacks=[Watched(transcribe, watch)],
         )
         trainer.train()

@@ -1,18 +1,22 @@
 """What the trainings of other toolkits share: sizes, batches of waveforms, and greedy transcription."""
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from itertools import groupby
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.data import DataLoader
 
+from asr.core.build import build_optimizer, build_schedule
 from asr.core.data.dataset import Augmentation, Item, SpeechDataset, load_utterance
 from asr.core.data.manifest import Utterance
 from asr.core.data.waveforms import WaveformBatch, WaveformFeatures, collate_waveforms
 from asr.core.run.settings import RunSettings
+from asr.interfaces import Moment
 from benchmarks.nets import Shape, shape_of
 from benchmarks.time_to_wer.watch import Transcribe
 from benchmarks.training_speech import TrainingSpeech
@@ -41,7 +45,12 @@ class Job(NamedTuple):
         return shape_of(self.settings.components["encoder"])
 
     @property
-    def characters(self) -> list[str]:
+    def has_optimizer_of_asr(self) -> bool:
+        """Whether the peer is given asr's optimizer, because it has none of this kind itself."""
+        return not self.is_published and self.settings.components["optimizer"]["name"] != "adamw"
+
+    @property
+    def characters(self) -> Sequence[str]:
         """The tokens without the blank, which follows them in a peer's model."""
         return self.speech.tokenizer.pieces[1:]
 
@@ -55,8 +64,7 @@ class Job(NamedTuple):
             Augmentation() if self.is_published else speech.augmentation,
             settings.seed,
         )
-        waveforms = partial(collate_waveforms, lengths=settings.data.plan.lengths)
-        return DataLoader(dataset, batch_sampler=self.batches, collate_fn=lambda examples: collate(waveforms(examples)))  # type: ignore[arg-type]
+        return DataLoader(dataset, batch_sampler=self.batches, collate_fn=lambda each: collate(collate_waveforms(each)))
 
 
 def shuffled(speech: TrainingSpeech, batch_size: int, num_epochs: int, seed: int) -> list[list[Item]]:
@@ -91,6 +99,42 @@ def transcriber(
         return [text(tokens) for batch in batches for tokens in frames(batch)]
 
     return transcribe
+
+
+class PointwiseConvolution(nn.Linear):
+    """A convolution with a kernel of one frame, (B, C, T) -> (B, C', T); its weight is a matrix, as in asr's blocks."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Convolve."""
+        return F.conv1d(x, self.weight[:, :, None], self.bias)
+
+
+def pointwise(layer: nn.Conv1d) -> PointwiseConvolution:
+    """Return a layer with the weights of a convolution whose kernel has one frame."""
+    made = PointwiseConvolution(layer.in_channels, layer.out_channels, bias=layer.bias is not None)
+    made.load_state_dict({name: weight.view(weight.shape[:2]) for name, weight in layer.state_dict().items()})
+    return made
+
+
+def optimizer_of_asr(job: Job, model: nn.Module) -> tuple[Optimizer, LambdaLR]:
+    """Return the job's optimizer and schedule, with asr's code, for a peer's model.
+
+    The blocks, `model.encoder.layers`, get their matrices as in asr: linear layers, and convolutions with a kernel of
+    one frame, the first of which is followed by a gated linear unit.
+    """
+    depths: dict[str, int] = {}
+    for number, block in enumerate(model.encoder.layers):  # type: ignore[union-attr, arg-type]
+        for owner in list(block.modules()):
+            for name, layer in list(owner.named_children()):
+                if isinstance(layer, nn.Conv1d) and layer.kernel_size == (1,):
+                    setattr(owner, name, pointwise(layer))
+                    if layer.out_channels == 2 * layer.in_channels:
+                        owner.stacked_matrices = {name: 2}
+        depths |= {f"encoder.layers.{number}.{name}": number + 1 for name, _ in block.named_parameters()}
+    components, num_steps = job.settings.components, len(job.batches)
+    optimizer = build_optimizer(components, model, depths)
+    schedule = build_schedule(components)
+    return optimizer, LambdaLR(optimizer, lambda step: schedule(Moment(step, num_steps, 0)))
 
 
 def num_parameters(model: nn.Module) -> int:

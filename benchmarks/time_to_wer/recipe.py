@@ -11,7 +11,10 @@ PUBLISHED = {  # what the recipes of the table `recommended` are meant for
     TRANSFORMERS: "examples/pytorch/speech-recognition, single GPU CTC: fine-tuning of a pre-trained model",
 }
 RATES, BATCH_SECONDS = ("1e-3", "3e-3"), (10, 20, 40, 80)  # the trials of the table `tuned`
-OPTIMIZERS = dict.fromkeys(("adamw", "muon"), ("1.5e-3", "3e-3", "6e-3"))  # and the rates of their trials
+OPTIMIZERS = {  # and the rates of their trials
+    **dict.fromkeys(("adamw", "muon"), ("1.5e-3", "3e-3", "6e-3")),
+    "scaled_adam": ("2.25e-2", "4.5e-2", "9e-2"),
+}
 OPTIMIZER_BATCH_SECONDS = (20, 40)
 
 
@@ -38,11 +41,15 @@ def recommended() -> list[Recipe]:
 
 
 def equal() -> list[Recipe]:
-    """Return recipes with equal settings: plain CTC, and with an intermediate loss, which transformers lacks."""
-    heads = {"CTC": ("ctc", PUBLISHED), "CTC, intermediate loss": ("ctc_intermediate", (ASR, NEMO))}
+    """Return recipes with equal settings: plain CTC, with an intermediate loss, which transformers lacks, with Muon."""
+    rows = {
+        "CTC": ("ctc", "adamw", PUBLISHED),
+        "CTC, intermediate loss": ("ctc_intermediate", "adamw", (ASR, NEMO)),
+        "CTC, asr's Muon": ("ctc", "muon", PUBLISHED),
+    }
     return [
-        Recipe(toolkit, name, [f"head={head}", "optimizer=adamw"])
-        for name, (head, toolkits) in heads.items()
+        Recipe(toolkit, name, [f"head={head}", f"optimizer={optimizer}"])
+        for name, (head, optimizer, toolkits) in rows.items()
         for toolkit in toolkits
     ]
 
@@ -55,16 +62,16 @@ def finetuned() -> list[Recipe]:
     ]
 
 
-def trials(toolkit: str) -> list[Recipe]:
-    """Return the trials of learning rate and batch size of a toolkit, with its recommended head."""
-    head = "ctc_intermediate" if toolkit == ASR else "ctc"
+def trials(toolkit: str, rates: Sequence[str] = RATES, batch_seconds: Sequence[int] = BATCH_SECONDS) -> list[Recipe]:
+    """Return the trials of learning rate and batch size of a toolkit, with its recommended head and optimizer."""
+    recommended = ["head=ctc_intermediate", "optimizer=muon"] if toolkit == ASR else ["head=ctc", "optimizer=adamw"]
     return [
         Recipe(
             toolkit,
             f"rate {rate}, batches of {seconds} s",
-            [f"head={head}", f"optimizer.lr={rate}", f"data.batch_seconds={seconds}"],
+            [*recommended, f"optimizer.lr={rate}", f"data.batch_seconds={seconds}"],
         )
-        for rate, seconds in product(RATES, BATCH_SECONDS)
+        for rate, seconds in product(rates, batch_seconds)
     ]
 
 
