@@ -31,6 +31,9 @@ class Results:
         group_by: headings of the columns that divide the rows into charts: rows with equal values in these columns are
             drawn in the same chart. Each bar is labelled with its row's values in the other text columns to the left of
             `bars`.
+
+    Attributes:
+        figures: further charts of the page (`asr.apps.web.chart`), below the bars.
     """
 
     def __init__(
@@ -38,6 +41,7 @@ class Results:
     ) -> None:
         self.name, self.columns, self.bars, self.group_by = name, dict(columns), bars, group_by
         self.rows: list[dict[str, Any]] = []
+        self.figures: list[str] = []
         self._print_line(list(self.columns))
         self._print_line(["---" if format_value is str else "---:" for format_value in self.columns.values()])
 
@@ -78,7 +82,8 @@ class Results:
         ]
         facts = f"<p>{escape(', '.join(f'{key} {value}' for key, value in about.items()))}</p>"
         title = f"Benchmark: {self.name.replace('_', ' ')}"
-        return page(title, f'<main><h1>{escape(title)}</h1>{facts}<div class="charts">{"".join(charts)}</div></main>')
+        drawn = "".join([*charts, *self.figures])
+        return page(title, f'<main><h1>{escape(title)}</h1>{facts}<div class="charts">{drawn}</div></main>')
 
     def _format(self, heading: str, row: Mapping[str, Any]) -> str:
         return "-" if row[heading] is None else self.columns[heading](row[heading])

@@ -3,13 +3,14 @@
 Recognition runs on one thread. Recordings are fed in pieces, as from a microphone. The latency of a word is the audio
 fed between its end and its first appearance, plus the CPU time of that call. The end of a word comes from an alignment
 of the reference with the whole recording; misrecognised words have no latency. The last words of a recording become
-final when the recording ends; no silence is appended. MODEL must support streaming; the default model does not, so
-without a MODEL nothing is measured.
+final when the recording ends; no silence is appended. The page has histograms of the latencies of each chunk size.
+MODEL must support streaming; the default model does not, so without a MODEL nothing is measured.
 """
 
 import argparse
+import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from difflib import SequenceMatcher
 from typing import Any, NamedTuple
 
@@ -17,6 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from asr.apps.web.chart import Axis, histogram
 from asr.base.text.word_errors import count_errors, total
 from asr.core.checkpoint.load import load_recognizer
 from asr.core.cli.command import run_command
@@ -37,6 +39,8 @@ from benchmarks.results import Results, fixed
 
 CHUNKS = (0.16, 0.32, 0.64, 1.28)
 PIECE_SECONDS = 0.04  # audio that is fed per call
+BIN_SECONDS = 0.1  # width of a histogram's bar, or a multiple of it
+MAX_BINS = 40
 COLUMNS: dict[str, Callable[[Any], str]] = {
     "chunk": str,
     "WER": lambda value: f"{value:.2%}",
@@ -93,15 +97,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
         raise InputError("AUDIO must contain an utterance whose text can be aligned; it contains none.")
     facts = about(options)
     table = Results("streaming", COLUMNS, bars="final, 95 % s")
+    delays: dict[str, Sequence[float]] = {}
     for chunk in options.chunk_seconds:
         seconds = (chunk, options.left_seconds, options.right_seconds)
         settings = StreamSettings(*seconds, endpoint_seconds=None, settled_seconds=None)
         timed_words = [stream_recording(recognizer, recording, *seconds) for recording in recordings]
         streams = [CachedStream(recognizer, settings) for _ in range(options.streams)]
         num_streams = streams_per_core(recognizer, recordings, streams)
-        row(table, f"{chunk:g} + {streams[0].right_seconds:g} s", recognizer, recordings, timed_words, num_streams)
+        name = f"{chunk:g} + {streams[0].right_seconds:g} s"
+        measured = row(table, name, recognizer, recordings, timed_words, num_streams)
+        delays |= {f"{name}: words shown": measured.shown, f"{name}: words final": measured.final}
     timed_words = [recognize_whole(recognizer, recording) for recording in recordings]
     row(table, "whole", recognizer, recordings, timed_words, None)
+    table.figures += delay_histograms(delays)
     table.save(options.output_dir, facts)
     return 0
 
@@ -194,6 +202,58 @@ def streams_per_core(recognizer: Recognizer, recordings: Sequence[Recording], st
     return number * length / recognizer.model.features.sample_rate / duration
 
 
+class Delays(NamedTuple):
+    """Seconds from the end of each correct word until it was first shown, and until it was final."""
+
+    shown: list[float]
+    final: list[float]
+
+
+def matches(reference: Sequence[Word], words: Sequence[str]) -> Iterator[tuple[Word, int]]:
+    """Yield each word of the reference that was recognised, and its position in the recognised words."""
+    texts = [word.text for word in reference]
+    for block in SequenceMatcher(None, texts, words, autojunk=False).get_matching_blocks():
+        for offset in range(block.size):
+            yield reference[block.a + offset], block.b + offset
+
+
+def word_delays(recordings: Sequence[Recording], timed_words: Sequence[TimedWords]) -> Delays:
+    """Return the delays of the correct words of all recordings."""
+    delays = Delays([], [])
+    for recording, result in zip(recordings, timed_words, strict=True):
+        for word, position in matches(recording.words, result.words):
+            delays.shown.append(result.shown[position] - word.end)
+            delays.final.append(result.final[position] - word.end)
+    return delays
+
+
+def quantiles(*delays: Sequence[float]) -> list[float | None]:
+    """Return the median and the 95th percentile of each list; None if it is empty."""
+    return [
+        value
+        for each in delays
+        for value in (np.quantile(np.array(each), [0.5, 0.95]).tolist() if each else [None, None])
+    ]
+
+
+def delay_histograms(delays: Mapping[str, Sequence[float]]) -> list[str]:
+    """Draw a histogram of each list of delays that is not empty, all with the same bins."""
+    delays = {name: seconds for name, seconds in delays.items() if seconds}
+    if not delays:
+        return []
+    every = [value for seconds in delays.values() for value in seconds]
+    first, last = math.floor(min(every) / BIN_SECONDS), math.floor(max(every) / BIN_SECONDS) + 1
+    step = math.ceil((last - first) / MAX_BINS)
+    edges = [number * BIN_SECONDS for number in range(first, last + step, step)]
+    charts = []
+    for name, seconds in delays.items():
+        middle, high = quantiles(seconds)
+        counts = np.histogram(seconds, edges)[0].tolist()
+        note = f"{len(seconds)} delays: median {middle:.2f} s, 95th percentile {high:.2f} s"
+        charts.append(histogram(name, Axis("delay, s", fixed(2)), Axis("number"), edges, [("number", counts)], note))
+    return charts
+
+
 def row(
     table: Results,
     name: str,
@@ -201,25 +261,19 @@ def row(
     recordings: Sequence[Recording],
     timed_words: Sequence[TimedWords],
     streams: float | None,
-) -> None:
-    """Print the row of one chunk size."""
+) -> Delays:
+    """Print the row of one chunk size; return the delays of its words."""
     score = recognizer.model.scored_by
     pairs = [
         (score(recording.utterance.text), score(" ".join(result.words)))
         for recording, result in zip(recordings, timed_words, strict=True)
     ]
     errors = total(count_errors(*pair) for pair in pairs)
-    latencies: list[tuple[float, float]] = []  # seconds until each correct word was shown, and until it was final
-    for recording, result in zip(recordings, timed_words, strict=True):
-        reference = [word.text for word in recording.words]
-        for block in SequenceMatcher(None, reference, result.words, autojunk=False).get_matching_blocks():
-            for offset in range(block.size):
-                end, position = recording.words[block.a + offset].end, block.b + offset
-                latencies.append((result.shown[position] - end, result.final[position] - end))
-    quantiles = np.quantile(np.array(latencies or [(np.nan, np.nan)]), [0.5, 0.95], axis=0).T.flatten().tolist()
+    delays = word_delays(recordings, timed_words)
     seconds = sum(len(recording.waveform) for recording in recordings) / recognizer.model.features.sample_rate
     factor = sum(result.cpu_seconds for result in timed_words) / seconds
-    table.row(name, errors.rate, f"{errors.errors} of {errors.reference_length}", *quantiles, factor, streams)
+    table.row(name, errors.rate, f"{errors.errors} of {errors.reference_length}", *quantiles(*delays), factor, streams)
+    return delays
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ than a quarter of a second before the end of the utterance's last word is false;
 the utterance. Delays are the audio fed since the end of the word, or of the utterance's last word for an event, plus
 the CPU time of that call. The ends of words come from an alignment of the text with the utterance alone. Events of the
 last utterance, which no pause follows, do not count. A model without the piece <EOU> ends segments by silence alone.
+The page has histograms of the delays of events and words for each pause.
 """
 
 import argparse
@@ -14,10 +15,8 @@ import random
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from difflib import SequenceMatcher
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -30,7 +29,15 @@ from benchmarks import results
 from benchmarks.machine import about
 from benchmarks.model import add_model
 from benchmarks.results import Results, fixed
-from benchmarks.streaming import PIECE_SECONDS, Recording, read_recordings, streaming_recognizer
+from benchmarks.streaming import (
+    PIECE_SECONDS,
+    Recording,
+    delay_histograms,
+    matches,
+    quantiles,
+    read_recordings,
+    streaming_recognizer,
+)
 
 PAUSES = (0.2, 0.5, 1.0, 2.0)
 NUM_UTTERANCES = (2, 3, 4)
@@ -91,12 +98,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     facts = about(options)
     has_piece = END_OF_UTTERANCE in recognizer.model.tokenizer.names
     table = Results(f"turns_{'piece' if has_piece else 'silence'}", COLUMNS, bars="event, median s")
+    delays: dict[str, Sequence[float]] = {}
     for pause in options.pauses:
         measured = measure(recognizer, join(recordings, pause, recognizer.model.features.sample_rate))
         number = len(measured.events)
         found = sum(map(bool, measured.events))
         events = sum(measured.events) / number, found / number, str(measured.num_false)
         table.row(f"{pause:g}", str(number), *events, *quantiles(measured.event_delays, measured.word_delays))
+        delays |= {
+            f"{pause:g} s: events": measured.event_delays,
+            f"{pause:g} s: words final": measured.word_delays,
+        }
+    table.figures += delay_histograms(delays)
     table.save(options.output_dir, facts)
     return 0
 
@@ -153,22 +166,9 @@ def _measure(recognizer: Recognizer, recording: Joined) -> Measured:
             numbers[turn] += 1
             delays.setdefault(turn, now - ends[turn])
     reference = [word for of_utterance in recording.words for word in of_utterance]
-    texts = [word.text for word in reference], [word.text for word in words]
-    word_delays = [
-        final[block.b + offset] - reference[block.a + offset].end
-        for block in SequenceMatcher(None, *texts, autojunk=False).get_matching_blocks()
-        for offset in range(block.size)
-    ]
+    texts = [word.text for word in words]
+    word_delays = [final[position] - word.end for word, position in matches(reference, texts)]
     return Measured(numbers, num_false, [*delays.values()], word_delays)
-
-
-def quantiles(*delays: list[float]) -> list[float | None]:
-    """Return the median and the 95th percentile of each list; None if it is empty."""
-    return [
-        value
-        for each in delays
-        for value in (np.quantile(np.array(each), [0.5, 0.95]).tolist() if each else [None, None])
-    ]
 
 
 if __name__ == "__main__":
