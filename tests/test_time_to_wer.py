@@ -1,16 +1,18 @@
 """benchmarks.time_to_wer compares the CPU time of trainings to a WER in asr and in other toolkits."""
 
+import argparse
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from asr.core.data.manifest import Utterance
 from asr.errors import InputError
 from benchmarks.time_to_wer import watch as clock
-from benchmarks.time_to_wer.__main__ import PEERS, main
-from benchmarks.time_to_wer.recipe import ASR, PUBLISHED, equal, trials
+from benchmarks.time_to_wer.__main__ import PEERS, Contest, main, planned
+from benchmarks.time_to_wer.recipe import ASR, PUBLISHED, Recipe, equal, trials
 from benchmarks.time_to_wer.watch import Point, Watch, time_to
 from tests.conftest import TINY, tone_corpus
 from tests.refusals import refused
@@ -48,6 +50,24 @@ def test_the_tables_have_each_toolkit_and_trials_differ_in_rate_and_batch() -> N
     assert {recipe.toolkit for recipe in equal()} == {*PUBLISHED}
     for toolkit in PUBLISHED:
         assert len({tuple(recipe.overrides) for recipe in trials(toolkit)}) == 8
+
+
+@pytest.mark.parametrize(
+    ("reached", "chosen"),
+    [({2: None, 4: 60.0, 5: 70.0}, 4), ({2: None, 4: 90.0, 5: 70.0}, 5), ({2: None, 4: None, 5: None}, 5)],
+)
+def test_a_toolkit_trains_for_the_epochs_with_which_it_reaches_the_wer_first(
+    reached: dict[int, float | None], chosen: int
+) -> None:
+    class Trials(Contest):
+        def run(self, recipe: Recipe, epochs: int, seed: int) -> dict[str, Any]:
+            seconds = reached[epochs]
+            assert seed == 3
+            return {"points": [Point(1.0, 1, 1.0), Point(seconds or 99.0, 2, 0.5 if seconds is None else 0.1)]}
+
+    options = argparse.Namespace(epochs=[*reached], seeds=[3, 4], wer=0.1)
+    trials_of = Trials(argparse.Namespace(output_dir=Path(), overrides=[], peers=Path()))
+    assert planned(equal()[0], options, trials_of) == chosen
 
 
 def test_a_missing_environment_of_the_peers_is_refused(tmp_path: Path) -> None:
