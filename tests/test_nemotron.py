@@ -273,6 +273,15 @@ def test_a_stream_with_another_chunk_is_refused_with_the_list(converted: Path) -
     assert not Stream(recognizer, chunk_seconds=0.08).note
 
 
+def test_a_stream_with_another_latency_is_refused_with_the_list(converted: Path) -> None:
+    recognizer = load_recognizer(converted / "ours")
+    with refused(InputError, "latency ... 0.32, 0.08, 0.16 or 0.48 seconds; got 0.24"):
+        Stream(recognizer, latency=0.24)
+    with refused(InputError, "latency ... chunk_seconds; got 0.08 and 0.16"):
+        Stream(recognizer, latency=0.08, chunk_seconds=0.16)
+    assert Stream(recognizer, latency=0.08).ears.chunk_seconds == pytest.approx(0.08)
+
+
 def test_a_model_without_a_list_has_no_latencies(tmp_path: Path, recording: Path) -> None:
     bundle(tmp_path / "offline")
     with refused(InputError, "--latency ... look-aheads"):

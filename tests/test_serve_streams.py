@@ -21,11 +21,12 @@ from asr.apps.serve import stream_client
 from asr.apps.serve.stream_client import AHEAD_SECONDS, MAX_MESSAGE_BYTES, SPARE_MESSAGES, StreamLimits
 from asr.apps.serve.streams import SAMPLE_BYTES, Speech
 from asr.base.audio.resampling import resampled
+from asr.core.recognition.latency import latencies
 from asr.core.recognition.recognizer import Recognizer
 from tests.listener import listener
 from tests.live import END, LIMITS, RATE, Live, alone, events, final_words, from_pcm, live, pcm, say, service, text
 from tests.refusals import mentions
-from tests.test_streaming import speech, streaming_recognizer
+from tests.test_streaming import causal, speech, streaming_recognizer
 from tests.tones import sentences, speak
 
 
@@ -137,6 +138,23 @@ def test_a_client_may_choose_the_chunk_duration(seconds: float, recognizer: Reco
     replies = run(lambda server: say(server, messages, {"sample_rate": RATE, "chunk_seconds": seconds}), recognizer)
     assert replies[0]["chunk_seconds"] == seconds
     assert text(replies) == " ".join(word.text for word in alone(recognizer, from_pcm(samples), chunk_seconds=seconds))
+
+
+def test_each_client_may_choose_its_own_latency_from_the_list_of_the_model() -> None:
+    model, samples = causal("greedy"), pcm(speech(3.0, 6, torch.float32))
+    model.model.float()
+    choices = latencies(model.model)
+
+    async def test(server: Live) -> Any:
+        options = [{"sample_rate": RATE, "latency": latency} for latency in choices]
+        return await asyncio.gather(*(say(server, cut(samples, 2), each) for each in options))
+
+    for latency, replies in zip(choices, run(test, model), strict=True):
+        assert replies[0]["chunk_seconds"] == pytest.approx(latency)
+        expected = alone(model, from_pcm(samples), latency=latency)
+        assert text(replies) == " ".join(word.text for word in expected)
+    [refusal] = run(lambda server: say(server, [samples], {"sample_rate": RATE, "latency": 0.08}), model)
+    assert mentions(refusal["error"], "latency ... 0.24, 0.04 or 0.6 ... 0.08")
 
 
 def test_with_a_non_streaming_model_the_last_seconds_are_recognised_again_and_a_note_says_so() -> None:

@@ -5,7 +5,7 @@ import math
 import random
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -25,6 +25,7 @@ from asr.core.recognition.captions import Captions, StreamSettings
 from asr.core.recognition.chunks import ChunkBounds
 from asr.core.recognition.feature_stream import Remainder, stream_features
 from asr.core.recognition.inference import Inference
+from asr.core.recognition.latency import latencies
 from asr.core.recognition.recognizer import Recognizer
 from asr.core.recognition.streaming import LookBackStream, look_back_together
 from asr.core.recognition.timing import with_times
@@ -81,6 +82,8 @@ def test_features_of_pieces_equal_those_of_the_whole_waveform(overrides: list[st
 @functools.cache
 def shared(name: str) -> Recognizer:
     """Return a recogniser that no test changes."""
+    if name.startswith("causal "):
+        return causal(name.removeprefix("causal "))
     if name in TRANSDUCERS:
         return transducer(name)
     return streaming_recognizer(BEAM if name == "beam" else None)
@@ -94,14 +97,26 @@ TRANSDUCERS = {
 }
 
 
-def transducer(name: str = "transducer", ends: Sequence[str] = ()) -> Recognizer:
+LOOK_AHEADS = {"chunk_frames": 6, "right_frames": 0, "training_chunk_frames": [6, 1, 15], "training_right_frames": [0]}
+
+
+def causal(name: str) -> Recognizer:
+    """Make a recogniser whose chunk is its look-ahead, with a list of latencies."""
+    if name in TRANSDUCERS:
+        return transducer(name, encoder=LOOK_AHEADS)
+    return streaming_recognizer(BEAM if name == "beam" else None, encoder=LOOK_AHEADS)
+
+
+def transducer(
+    name: str = "transducer", ends: Sequence[str] = (), encoder: Mapping[str, object] | None = None
+) -> Recognizer:
     """Make a transducer that emits one token in some frames, and several tokens in a few.
 
     `ends` are hidden pieces, which are emitted nearly as often as spaces.
     """
     overrides = TRANSDUCERS[name]
     decode = resolved(*overrides)["decode"]
-    recognizer = streaming_recognizer(decode, head=(*overrides, "head/predictor=lstm"), ends=ends)
+    recognizer = streaming_recognizer(decode, head=(*overrides, "head/predictor=lstm"), ends=ends, encoder=encoder)
     joiner, predictor = recognizer.model.head.joiner, recognizer.model.head.predictor
     frames = recognizer.model.features(speech(4.0, 99))
     with torch.no_grad():
@@ -124,12 +139,14 @@ def streaming_recognizer(
     dtype: torch.dtype = torch.float64,
     head: Sequence[str] = ("head=ctc_self_conditioned", "head.num_intermediate=1"),
     ends: Sequence[str] = (),
+    encoder: Mapping[str, object] | None = None,
 ) -> Recognizer:
     """Make a recogniser with random weights that emits many tokens: the best token changes with every frame."""
     torch.manual_seed(3)
     config = resolved("encoder=conformer_streaming_xs", *head)
     small = {"num_layers": 2, "dim": 32, "subsampling": {"num_channels": 4}, "block": {"num_heads": 2}}
-    config["encoder"] = overridden(config["encoder"], small) | {"chunk_frames": 6, "left_frames": 10, "right_frames": 3}
+    sizes = {"chunk_frames": 6, "left_frames": 10, "right_frames": 3}
+    config["encoder"] = overridden(config["encoder"], small) | sizes | dict(encoder or {})
     config["decode"] = decode or config["decode"]
     tokenizer = build_tokenizer(config)
     tokenizer.fit(["abcd efgh"])
@@ -164,12 +181,13 @@ def speech(seconds: float, seed: int, dtype: torch.dtype = torch.float64) -> Ten
     return (0.1 * noise + 0.3 * wave).clamp(-1, 1).to(dtype)
 
 
-def whole(recognizer: Recognizer, waveform: Tensor) -> str:
-    """Return the text recognised in one pass over the waveform."""
-    features = recognizer.model.features(waveform)
+def whole(recognizer: Recognizer, waveform: Tensor, chunk_frames: int | None = None) -> str:
+    """Return the text recognised in one pass over the waveform, with chunks of this size or the model's."""
+    features, encoder = recognizer.model.features(waveform), recognizer.model.encoder
     if len(features) == 0:
         return ""
-    with torch.inference_mode():
+    with pytest.MonkeyPatch.context() as patch, torch.inference_mode():
+        patch.setattr(encoder, "chunk_frames", chunk_frames or encoder.chunk_frames)
         encoded = recognizer.model(features[None], torch.tensor([len(features)]))
     return recognizer.text(recognizer.hypotheses(encoded)[0][0])
 
@@ -236,21 +254,27 @@ def test_words_and_times_of_a_stream_are_those_of_one_pass_for_any_pieces(decode
 
 
 @DECODERS
-def test_a_final_word_is_never_revoked_and_partial_words_follow_it(decode: str) -> None:
-    recognizer = shared(decode)
-    waveform = speech(6.0, 4)
-    captions = streamed(Stream(recognizer, endpoint_seconds=None), waveform, 1)
-    text = whole(recognizer, waveform).split()
-    so_far: list[str] = []
+@pytest.mark.parametrize("latency", [None, 0.04, 0.24, 0.6])
+def test_a_final_word_is_never_revoked_and_partial_words_follow_it(decode: str, latency: float | None) -> None:
+    """For any pieces and each latency, the final words are always the first words of one pass."""
+    recognizer = shared(decode if latency is None else f"causal {decode}")
+    assert latency is None or latency in map(pytest.approx, latencies(recognizer.model))
+    chunk_frames = None if latency is None else round(latency / recognizer.model.frame_seconds)
     num_partial = 0
-    for each in captions:
-        so_far += [word.text for word in each.final]
-        assert so_far == text[: len(so_far)]
-        num_partial += bool(each.partial)
+    for seed in range(3):
+        waveform = speech(6.0, seed + 4)
+        captions = streamed(Stream(recognizer, latency=latency, endpoint_seconds=None), waveform, seed)
+        text = whole(recognizer, waveform, chunk_frames).split()
+        so_far: list[str] = []
+        for each in captions:
+            so_far += [word.text for word in each.final]
+            assert so_far == text[: len(so_far)]
+            num_partial += bool(each.partial)
+        assert so_far == text
+        times = [(word.start, word.end) for each in captions for word in each.final]
+        assert times == sorted(times)
+        assert all(0 <= start < end <= 6.1 for start, end in times)
     assert num_partial
-    times = [(word.start, word.end) for each in captions for word in each.final]
-    assert times == sorted(times)
-    assert all(0 <= start < end <= 6.1 for start, end in times)
 
 
 def test_a_provisional_word_does_not_end_with_a_part_of_a_character(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -30,13 +30,13 @@ ABOUT = """Recordings to text, with the time and the confidence of each word.
 Programs written for OpenAI's interface use http://127.0.0.1:8000/v1 as their base URL.
 
 The WebSocket at /stream recognises speech while it is spoken. The client's first message is JSON,
-`{"sample_rate": 48000}`, in Hz; the optional key `"chunk_seconds"` replaces the server's chunk length, and `"hotwords"`
-lists names and terms. The following messages contain audio as bytes: 16-bit PCM, little-endian, mono. A message
-`{"hotwords": [...]}` between them replaces the hotwords from the next word on; `{"flush": true}` makes all words final
-without closing the stream. The last message is `{"end": true}`. The server first sends `{"ready": true,
-"chunk_seconds": ..., "note": ...}`. Whenever words change, it sends `{"final": [words], "partial": "provisional words",
-"is_end": whether a segment of speech has ended, "is_backchannel": whether the final words were a backchannel,
-"heard": seconds recognised}`.
+`{"sample_rate": 48000}`, in Hz; the optional key `"chunk_seconds"` replaces the server's chunk length, `"latency"`
+chooses one of the latencies of a model that has a list of them, and `"hotwords"` lists names and terms. The following
+messages contain audio as bytes: 16-bit PCM, little-endian, mono. A message `{"hotwords": [...]}` between them replaces
+the hotwords from the next word on; `{"flush": true}` makes all words final without closing the stream. The last message
+is `{"end": true}`. The server first sends `{"ready": true, "chunk_seconds": ..., "note": ...}`. Whenever words change,
+it sends `{"final": [words], "partial": "provisional words", "is_end": whether a segment of speech has ended,
+"is_backchannel": whether the final words were a backchannel, "heard": seconds recognised}`.
 It sends each final word once, with times and confidence as above. Its last message is `{"end": true, "seconds": ...}`,
 or `{"error": "one line."}`, which it may send at any time.
 """

@@ -84,6 +84,12 @@ class StreamOptions(BaseModel):
         le=5,
         description="length of a chunk; shorter chunks show words sooner, with more errors",
     )
+    latency: float | None = Field(
+        default=None,
+        gt=0,
+        le=60,
+        description="one of the latencies of a model that has a list of them, in seconds, in place of chunk_seconds",
+    )
     language: str | None = Field(default=None, description=LANGUAGE_OF_PROMPT)
 
 

@@ -127,7 +127,7 @@ class StreamClient:
         """Recognise the stream to its end; return the problem that ended it early, if any."""
         options, hotwords = await self._unless_stopped(self._options())
         biasing = await self._biasing(hotwords)
-        of_stream = options.sample_rate, options.chunk_seconds, options.language, self._on_update
+        of_stream = options.sample_rate, options.chunk_seconds, options.latency, options.language, self._on_update
         try:
             speech = self._streams.open(*of_stream, biasing)
         except InputError as error:

@@ -142,7 +142,7 @@ class Streams(ServingThread):
 
     Args:
         recognizer: the recogniser, which other threads may use at the same time.
-        settings: settings of each stream; a client may choose another `chunk_seconds`.
+        settings: settings of each stream; a client may choose another `chunk_seconds` or `latency`.
         num_threads: number of threads for the network's computations; None: torch's default.
         on_turn: called after each turn with the lag of each stream: seconds from the chunk's arrival to its words.
 
@@ -172,6 +172,7 @@ class Streams(ServingThread):
         self,
         sample_rate: int,
         chunk_seconds: float | None,
+        latency: float | None,
         language: str | None,
         on_update: OnUpdate,
         biasing: Biasing = NO_BIASING,
@@ -181,16 +182,19 @@ class Streams(ServingThread):
         Args:
             sample_rate: sample rate of the audio, in Hz.
             chunk_seconds: length of a chunk; None: the server's setting.
+            latency: one of the model's list of latencies, in place of `chunk_seconds`; None: the server's setting.
             language: language of the stream, for a model with a prompt; None: the server's.
             on_update: argument of `Speech`.
             biasing: hotwords of the stream.
 
         Raises:
-            InputError: the model does not support chunks of this length, or does not know the language.
+            InputError: the model does not support chunks of this length or this latency, or does not know the language.
             StoppedError: the thread has ended.
         """
-        changes: dict[str, Any] = {"chunk_seconds": chunk_seconds, "language": language}
-        stream = self._make(biasing=biasing, **{name: value for name, value in changes.items() if value})
+        changes: dict[str, Any] = {"language": language} if language else {}
+        if chunk_seconds is not None or latency is not None:
+            changes |= {"chunk_seconds": chunk_seconds, "latency": latency}
+        stream = self._make(biasing=biasing, **changes)
         speech = Speech(stream, sample_rate, on_update)
         with self._changed:
             if not self.alive:

@@ -22,7 +22,7 @@ from asr.base.text.words import spell
 from asr.core.data.labels import LANGUAGE
 from asr.core.recognition.captions import DEFAULT, Captions, StreamSettings, of_whole_characters
 from asr.core.recognition.feature_stream import Remainder, stream_features
-from asr.core.recognition.latency import listed
+from asr.core.recognition.latency import latency_frames, listed
 from asr.core.recognition.pieces import joined_rows
 from asr.core.recognition.recognizer import Recognizer, without_nan
 from asr.core.recognition.stream_clock import NO_TOKENS, StreamClock, joined, split
@@ -54,6 +54,11 @@ class CachedStream:
         self.decode = cast(StreamingDecoder, recognizer.decode)
         encoder, frame_seconds = self.encoder, model.frame_seconds
         chunk = _frames(settings.chunk_seconds, frame_seconds, least=1, default=encoder.chunk_frames)
+        if settings.latency is not None:
+            if settings.chunk_seconds is not None:
+                must = "a stream must have a latency or chunk_seconds, not both"
+                raise InputError(f"{must}; got {settings.latency:g} and {settings.chunk_seconds:g}. Leave one out.")
+            chunk = latency_frames(model, settings.latency)
         if chunk is None:
             raise InputError("chunk_seconds must be given for a model whose encoder.chunk_frames is null; got none.")
         if encoder.chunk_choices and chunk not in (*encoder.chunk_choices, encoder.chunk_frames):

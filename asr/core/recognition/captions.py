@@ -42,6 +42,7 @@ class StreamSettings:
         chunk_seconds: duration of a chunk; None: the model's setting.
         left_seconds: left context of a chunk; None: the model's setting.
         right_seconds: right context of a chunk, which adds to the latency; None: the model's setting.
+        latency: one of the latencies of a model that has a list of them, in place of `chunk_seconds`.
         endpoint_seconds: duration of silence that ends a segment; None: a segment ends only with the stream.
         settled_seconds: time from the end of a word of the best hypothesis until the word is final; None: a word is
             final only when all hypotheses agree on it, which may take a long time.
@@ -51,6 +52,7 @@ class StreamSettings:
     chunk_seconds: Annotated[float | None, or_null(CHUNK_SECONDS)] = None
     left_seconds: Annotated[float | None, or_null(LEFT_SECONDS)] = None
     right_seconds: Annotated[float | None, or_null(RIGHT_SECONDS)] = None
+    latency: Annotated[float | None, or_null(CHUNK_SECONDS)] = None
     endpoint_seconds: Annotated[float | None, or_null(CHUNK_SECONDS)] = ENDPOINT_SECONDS
     settled_seconds: Annotated[float | None, or_null(CHUNK_SECONDS)] = SETTLED_SECONDS
     language: OptionalText = None

@@ -20,13 +20,16 @@ def listed(model: Model) -> str:
     return f"{', '.join(others)} or {last}" if others else last
 
 
-def set_latency(model: Model, seconds: float, name: str = "latency") -> int:
-    """Set the chunk size of a model, for whole recordings and for streams; return it, in encoder frames.
+def latency_frames(model: Model, seconds: float, name: str = "latency") -> int:
+    """Return the chunk size of one of the latencies of a model, in encoder frames.
 
     Args:
         model: a model with a list of latencies.
         seconds: one of its latencies.
         name: name of the value, for errors.
+
+    Raises:
+        InputError: the model has no list of latencies, or this latency is not one of them.
     """
     encoder = model.encoder.streaming
     if encoder is None or not encoder.chunk_choices:
@@ -40,5 +43,15 @@ def set_latency(model: Model, seconds: float, name: str = "latency") -> int:
         fixed = (encoder.chunk_frames or 0) * model.frame_seconds
         must = f"{name} is fixed when a model is exported ({fixed:g} seconds)"
         raise InputError(f"{must}; got {seconds:g}. Leave it out.")
-    encoder.chunk_frames = frames[0]
     return frames[0]
+
+
+def set_latency(model: Model, seconds: float, name: str = "latency") -> int:
+    """Set the chunk size of a model, for whole recordings and for streams; return it, in encoder frames.
+
+    Arguments and errors are those of `latency_frames`.
+    """
+    frames = latency_frames(model, seconds, name)
+    if model.encoder.streaming is not None:
+        model.encoder.streaming.chunk_frames = frames
+    return frames

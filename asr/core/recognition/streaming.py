@@ -192,9 +192,10 @@ class Stream:
 
     Args:
         recognizer: the model and its decoder.
-        chunk_seconds: duration of a chunk; this and the next four arguments are fields of `StreamSettings`.
+        chunk_seconds: duration of a chunk; this and the next five arguments are fields of `StreamSettings`.
         left_seconds: left context of a chunk.
         right_seconds: right context of a chunk.
+        latency: one of the latencies of a model that has a list of them, in place of `chunk_seconds`.
         endpoint_seconds: duration of silence that ends a segment.
         settled_seconds: time from a word's end until the word is final.
         num_threads: number of torch's threads per chunk; None: torch's current number. A chunk is too small to gain
@@ -216,6 +217,7 @@ class Stream:
         chunk_seconds: float | None = None,
         left_seconds: float | None = None,
         right_seconds: float | None = None,
+        latency: float | None = None,
         endpoint_seconds: float | None = ENDPOINT_SECONDS,
         settled_seconds: float | None = SETTLED_SECONDS,
         num_threads: int | None = 1,
@@ -224,7 +226,7 @@ class Stream:
         hotword_score: float | None = None,
         biasing: Biasing | None = None,
     ) -> None:
-        durations = chunk_seconds, left_seconds, right_seconds, endpoint_seconds, settled_seconds
+        durations = chunk_seconds, left_seconds, right_seconds, latency, endpoint_seconds, settled_seconds
         settings = StreamSettings(*durations, language)
         check(settings)
         if language is not None:
@@ -245,8 +247,9 @@ class Stream:
             self.ears = CachedStream(recognizer, settings, biasing)
             self.advance = advance
             return
-        if right_seconds is not None:
-            raise InputError(f"right_seconds must be left out: {reason}; got {right_seconds:g}.")
+        for name, value in {"right_seconds": right_seconds, "latency": latency}.items():
+            if value is not None:
+                raise InputError(f"{name} must be left out: {reason}; got {value:g}.")
         chunk = chunk_seconds or LOOK_BACK_CHUNK_SECONDS
         look_back = LOOK_BACK_SECONDS if left_seconds is None else left_seconds
         self.ears = LookBackStream(recognizer, chunk, look_back, language, biasing)
