@@ -89,6 +89,14 @@ def test_features_of_format_12_get_the_settings_that_their_class_had(name: str) 
     assert of_today({"format": 12, "features": other}, "here")["features"] == other
 
 
+@pytest.mark.parametrize("name", ["transducer", "tdt"])
+def test_a_transducer_of_format_13_has_no_fast_emit(name: str) -> None:
+    today = default_settings("head", name) | {"fast_emit": 0.0}
+    old = {key: value for key, value in today.items() if key != "fast_emit"}
+    assert of_today({"format": 13, "head": dict(old)}, "here")["head"] == today
+    assert of_today({"format": 13, "head": {"name": "ctc"}}, "here")["head"] == {"name": "ctc"}
+
+
 def test_an_encoder_of_a_package_keeps_its_settings() -> None:
     encoder = {"name": "mine", "dim": 8, "dropout": 0.1, "activation": {"name": "relu"}}
     assert in_blocks(dict(encoder)) == encoder

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from asr.apps.convert.conformer import JOINT_ACTIVATIONS, kind_of
 from asr.apps.convert.nemo.convert import from_nemo
+from asr.apps.convert.nemo.transducer import transducer_sections
 from asr.components.head.joint_network import ACTIVATIONS
 from asr.convert import main
 from asr.core.checkpoint.bundle import read_bundle, replace_bundle
@@ -170,11 +171,20 @@ def test_every_tensor_and_setting_is_accounted_for(kind: str, tmp_path: Path) ->
     assert head["ctc_weight"] == (0.3 if kind.startswith("hybrid") else 0.0)
     if kind.endswith("tdt"):
         assert (head["durations"], head["sigma"], head["omega"]) == (DURATIONS, 0.05, 0.2)
+    assert head["fast_emit"] == 0.0
     ours = converted.bundle.weights
     assert not ours["head.predictor.embedding.weight"][0].any()
     if kind.startswith("hybrid"):
         theirs = weights["ctc_decoder.decoder_layers.0.weight"][:, :, 0]
         assert torch.equal(ours["head.ctc.linear.weight"], theirs.roll(1, dims=0))
+
+
+def test_the_weight_of_fast_emit_is_converted_from_and_to_nemo(tmp_path: Path) -> None:
+    loss = {"loss_name": "default", "warprnnt_numba_kwargs": {"fastemit_lambda": 0.03, "clamp": -1.0}}
+    settings = config("rnnt") | {"loss": loss}
+    head = from_nemo(archive(tmp_path, settings, state("rnnt"))).bundle.config["head"]
+    assert head["fast_emit"] == 0.03
+    assert transducer_sections({"head": head, "encoder": {"dim": DIM}, "decode": {}}, ["a"], True)["loss"] == loss
 
 
 @pytest.mark.parametrize("kind", ["rnnt", "tdt", "ctc"])

@@ -222,6 +222,11 @@ def test_invalid_durations_are_refused(durations: str) -> None:
         component("head", resolved("head=tdt", f"head.durations={durations}")["head"])
 
 
+def test_fast_emit_is_refused_with_durations() -> None:
+    with refused(InputError, "head.fast_emit ... head.durations; got 0.01"):
+        head(more=("head.fast_emit=0.01",))
+
+
 @pytest.mark.parametrize("setting", ["sigma", "omega"])
 def test_settings_of_the_loss_with_durations_are_refused_without_durations(setting: str) -> None:
     with refused(InputError, f"head.{setting} ... head.durations", got=0.1):

@@ -89,6 +89,80 @@ def test_loss_and_gradient_equal_those_of_an_enumeration_of_all_alignments() -> 
     )
 
 
+FAST_EMIT = 0.25
+
+
+def with_fast_emit(logits: Tensor, tokens: tuple[int, ...]) -> Tensor:
+    """Return log_probs (T', U + 1, V) of which the gradients of the next tokens will be multiplied by 1 + FAST_EMIT."""
+    factors = torch.ones_like(logits)
+    for written, token in enumerate(tokens):
+        factors[:, written, token] = 1 + FAST_EMIT
+    log_probs = logits.log_softmax(dim=-1)
+    log_probs.register_hook(lambda gradient: gradient * factors)
+    return log_probs
+
+
+def test_fast_emit_multiplies_the_gradient_of_each_token_and_of_no_blank() -> None:
+    """Equations of Yu et al. 2021, in a padded batch; the loss stays -log p(tokens)."""
+    assert_loss_and_gradient(
+        lambda *batch: transducer_loss(*batch, fast_emit=FAST_EMIT),
+        lambda logits, tokens: -enumerated(with_fast_emit(logits, tokens), tokens),
+        CASES,
+        VOCAB_SIZE,
+    )
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_fast_emit_in_other_precisions_is_close_to_float64_and_changes_no_loss(dtype: torch.dtype) -> None:
+    logits = (3 * torch.randn(2, 40, 11, 7)).to(dtype)
+    tokens, lengths, token_lengths = torch.randint(1, 7, (2, 10)), torch.tensor([40, 23]), torch.tensor([10, 4])
+    results = []
+    for own, fast_emit in ((logits, FAST_EMIT), (logits.double(), FAST_EMIT), (logits, 0.0)):
+        leaf = own.clone().requires_grad_()
+        loss = transducer_loss(leaf, tokens, lengths, token_lengths, fast_emit=fast_emit)
+        results.append((loss.detach(), torch.autograd.grad(loss.sum(), leaf)[0]))
+    (loss, gradient), (_, exact), (plain_loss, plain) = results
+    assert torch.equal(loss, plain_loss)
+    assert gradient.dtype == dtype
+    torch.testing.assert_close(gradient.double(), exact, rtol=0, atol=1e-5 if dtype == torch.float32 else 4e-3)
+    assert (gradient - plain).abs().max() > 0.1
+
+
+def test_with_fast_emit_tokens_are_learnt_in_earlier_frames() -> None:
+    """Each cell has logits of its own, so that the loss alone does not prefer any frame."""
+    tokens, num_frames = torch.tensor([[1, 2]]), 12
+    lengths = torch.tensor([num_frames]), torch.tensor([2])
+    mean_frames = []
+    for fast_emit in (0.0, 0.1, 1.0):
+        logits = torch.zeros(1, num_frames, 3, 4, dtype=torch.float64, requires_grad=True)
+        for _ in range(60):
+            loss = transducer_loss(logits, tokens, *lengths, fast_emit=fast_emit)
+            [gradient] = torch.autograd.grad(loss.sum(), logits)
+            logits = (logits - gradient).detach().requires_grad_()
+        emitted = logits.detach().softmax(dim=-1)[0, :, 0, 1]  # of the first token, in each frame that is reached
+        reached = torch.cat([torch.ones(1, dtype=torch.float64), (1 - emitted).cumprod(dim=0)[:-1]])
+        mean_frames.append(float((torch.arange(num_frames) * emitted * reached).sum()))
+    assert mean_frames == sorted(mean_frames, reverse=True)
+    assert mean_frames[0] - mean_frames[-1] > 0.5
+
+
+def test_fast_emit_of_the_head_changes_the_gradient_and_no_loss() -> None:
+    encoder_out, tokens = torch.randn(1, 4, DIM, dtype=torch.float64), (2, 1)
+    results = []
+    for fast_emit in (0.0, FAST_EMIT):
+        made = head("stateless", f"head.fast_emit={fast_emit}", "head.ctc_weight=0")
+        leaf = encoder_out.clone().requires_grad_()
+        encoded = Encoded(leaf, torch.tensor([4]), {})
+        [loss] = made.losses(encoded, targets_of(torch.tensor([tokens]), torch.tensor([2])))["loss"]
+        results.append((loss.detach(), torch.autograd.grad(loss, leaf)[0]))
+        logits = logits_of(made.predictor, made.joiner, leaf[0], tokens)
+        log_probs = with_fast_emit(logits, tokens) if fast_emit else logits.log_softmax(dim=-1)
+        expected = torch.autograd.grad(-enumerated(log_probs, tokens), leaf)[0]
+        torch.testing.assert_close(results[-1][1], expected, rtol=0, atol=1e-12)
+    assert torch.equal(results[0][0], results[1][0])
+    assert not torch.allclose(results[0][1], results[1][1])
+
+
 def test_the_loss_equals_that_of_torchaudio() -> None:
     witness = pytest.importorskip("torchaudio.functional")
     logits, tokens, lengths, token_lengths = batch_of(CASES, VOCAB_SIZE)

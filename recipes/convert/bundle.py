@@ -1,12 +1,13 @@
-"""Convert a bundle of format 9 or 10, which no released version wrote, or of an older public format, to format 13.
+"""Convert a bundle of format 9 or 10, which no released version wrote, or of an older public format, to format 14.
 
     python -m recipes.convert.bundle OLD NEW
 
 OLD is a bundle or a run folder: of a recogniser, an adapter, a language model, or an exported model. Tensors stay equal
 to the bit; a transducer with durations gets other names for its joiner's tensors. In config.json these settings change:
 head.name, head.durations, head.sigma, head.omega, decode.name, normalizer (basic_1 becomes basic), those of an
-encoder's blocks, which are in the section encoder.block since format 12, and those of fbank, which has more of them
-since format 13. A bundle of format 11 or 12 also loads as it is.
+encoder's blocks, which are in the section encoder.block since format 12, those of fbank, which has more of them since
+format 13, and head.fast_emit, which a transducer has since format 14. A bundle of format 11, 12 or 13 also loads as it
+is.
 """
 
 import json

@@ -23,6 +23,7 @@ def transducer_loss(
     token_lengths: Tensor,
     durations: Sequence[int] = (),
     sigma: float = 0.0,
+    fast_emit: float = 0.0,
 ) -> Tensor:
     """Compute -log p(tokens) of each utterance; infinite if no path spells the tokens in the frames.
 
@@ -30,7 +31,7 @@ def transducer_loss(
     least one frame. The last arc is a blank that ends exactly at frame T'; no token ends there.
 
     *Source*: Graves 2012, arXiv:1211.3711, section 2.4; with durations Xu et al. 2023, arXiv:2304.06795, sections 3.1
-    (the recursion) and 3.3 (sigma).
+    (the recursion) and 3.3 (sigma); FastEmit: Yu et al. 2021, arXiv:2010.11148.
 
     Args:
         logits: (B, T', U + 1, V + D), V of tokens and D of durations, which are normalised separately. The logits at
@@ -41,15 +42,17 @@ def transducer_loss(
         durations: possible durations in frames, in ascending order from 0, (D,). Empty: a blank lasts one frame, and a
             token none.
         sigma: subtracted from the log-probability of each token and blank, which favours paths of few, long arcs.
+        fast_emit: lambda of FastEmit, which favours early tokens: the gradient with respect to the log-probability of
+            each token is multiplied by 1 + fast_emit, that of blanks and the loss do not change. 0 with durations.
 
     Returns:
         (B,), at least in float32. Padded frames and tokens have no effect, whatever they contain. The gradient is
-        exact, and needs one more tensor of the logits' size.
+        exact but for `fast_emit`, and needs one more tensor of the logits' size.
     """
     if logits.shape[1] == 0:
         return logits.new_full((len(logits),), math.inf, dtype=torch.promote_types(logits.dtype, torch.float32))
     tokens = tokens.masked_fill(padding_mask(token_lengths, tokens.shape[1]), BLANK_ID)
-    loss: Tensor = _LatticeLoss.apply(logits, tokens, lengths, token_lengths, tuple(durations), sigma)
+    loss: Tensor = _LatticeLoss.apply(logits, tokens, lengths, token_lengths, tuple(durations), sigma, fast_emit)
     return loss
 
 
@@ -65,6 +68,7 @@ class _LatticeLoss(torch.autograd.Function):
         token_lengths: Tensor,
         durations: tuple[int, ...],
         sigma: float,
+        fast_emit: float,
     ) -> Tensor:
         dtype = torch.promote_types(logits.dtype, torch.float32)
         blanks = [Arc(frames, 0) for frames in durations or (1,) if frames > 0]
@@ -78,7 +82,7 @@ class _LatticeLoss(torch.autograd.Function):
         duration = token[..., : len(durations)].clone()
         if durations:
             duration[..., -len(blanks) :] += blank
-        tables = blank.sum(dim=-1, keepdim=True), token.sum(dim=-1, keepdim=True), duration
+        tables = blank.sum(dim=-1, keepdim=True), token.sum(dim=-1, keepdim=True).mul_(1 + fast_emit), duration
         columns = padding_mask(token_lengths + 1, logits.shape[2])
         padding = padding_mask(lengths, logits.shape[1])[:, :, None] | columns[:, None]  # (B, T', U + 1)
         ctx.save_for_backward(logits, following, total, padding, *(table.to(dtype) for table in tables))
@@ -98,7 +102,7 @@ class _LatticeLoss(torch.autograd.Function):
         duration_gradients.copy_(duration_gradients.softmax(dim=-1) * visited - duration)
         gradients.masked_fill_(padding[..., None], 0.0)
         gradients.mul_(gradient.to(total.dtype)[:, None, None, None])
-        return gradients.to(logits.dtype), None, None, None, None, None
+        return gradients.to(logits.dtype), None, None, None, None, None, None
 
 
 def _weights(

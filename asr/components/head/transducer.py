@@ -33,7 +33,9 @@ class Transducer(nn.Module):
     With `durations` it also predicts the number of frames from each token, or blank, to the next: TDT.
 
     *Source*: Graves 2012, arXiv:1211.3711; the joiner: Graves et al. 2013, arXiv:1303.5778, section 2.3; durations:
-    Xu et al. 2023, arXiv:2304.06795, and omega as in NVIDIA NeMo.
+    Xu et al. 2023, arXiv:2304.06795, and omega as in NVIDIA NeMo; fast_emit: Yu et al. 2021, arXiv:2010.11148.
+
+    *Differs from NeMo*: fast_emit does not change the value of the loss; NeMo reports it times 1 + fastemit_lambda.
 
     Args:
         block_dims: dimensions of the encoder's blocks; not used by the transducer.
@@ -46,11 +48,13 @@ class Transducer(nn.Module):
             (section 3.3 of Xu et al.); 0 without durations.
         omega: probability that a training batch uses the loss of a transducer without durations instead; 0 without
             durations.
+        fast_emit: lambda of FastEmit, which makes tokens appear earlier: the gradients of the log-probabilities of
+            tokens are multiplied by 1 + fast_emit, those of blanks are not. 0 with durations.
         ctc_weight: weight of the CTC loss; the transducer loss has weight 1 - ctc_weight. 0: no CTC head.
         predictor: makes the prediction network, given V.
 
     Raises:
-        InputError: sigma or omega is given without durations.
+        InputError: sigma or omega is given without durations, or fast_emit with durations.
     """
 
     taps = NO_TAPS
@@ -69,6 +73,7 @@ class Transducer(nn.Module):
         durations: Annotated[list[int], DURATIONS],
         sigma: Annotated[float, number(0, 1)],
         omega: Annotated[float, FRACTION],
+        fast_emit: Annotated[float, number(0, 1)],
         ctc_weight: Annotated[float, PROBABILITY],
         predictor: Callable[[int], Predictor],
     ) -> None:
@@ -76,6 +81,9 @@ class Transducer(nn.Module):
         if not durations and (sigma, omega) != (0, 0):
             must = "head.sigma and head.omega must be 0 without head.durations"
             raise InputError(f"{must}; got {sigma:g} and {omega:g}. Give durations: head=tdt.")
+        if durations and fast_emit:
+            must = "head.fast_emit must be 0 with head.durations"
+            raise InputError(f"{must}; got {fast_emit:g}. Leave it out, or take head=transducer.")
         self.durations = tuple(durations)
         self.vocab_size = vocab_size
         self.predictor = predictor(vocab_size)
@@ -85,6 +93,7 @@ class Transducer(nn.Module):
         self.ctc_weight = ctc_weight
         self.sigma = sigma
         self.omega = omega
+        self.fast_emit = fast_emit
 
     @property
     def loss_names(self) -> tuple[str, ...]:
@@ -118,7 +127,7 @@ class Transducer(nn.Module):
         durations = () if without else self.durations
         sigma = self.sigma if self.training and not without else 0.0
         logits = logits[..., : self.vocab_size + len(durations)]
-        transducer = transducer_loss(logits, cut, *lengths, durations, sigma)
+        transducer = transducer_loss(logits, cut, *lengths, durations, sigma, self.fast_emit)
         if self.ctc is None:
             return {"loss": transducer}
         ctc = self.ctc.losses(encoded, targets)["loss"]

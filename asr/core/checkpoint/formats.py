@@ -5,10 +5,11 @@ from typing import Any
 
 from asr.errors import InputError, shown
 
-FORMAT = 13  # format number that this version writes; no number is ever used again
+FORMAT = 14  # format number that this version writes; no number is ever used again
 OLDEST = 11  # the first public format, which is read
 BLOCKLESS = 11  # the last format in which an encoder has the settings of its blocks
 FIXED_FBANKS = 12  # the last format in which each of FBANKS is a class without settings of its own
+NO_FAST_EMIT = 13  # the last format in which a transducer has no setting `fast_emit`
 KEY = "format"  # key of the format number in a config
 BLOCKS = {  # block of each encoder of format 11
     "conformer": "conformer_block",
@@ -46,6 +47,8 @@ def of_today(config: dict[str, Any], where: object) -> dict[str, Any]:
         today["encoder"] = in_blocks(encoder)
     if number <= FIXED_FBANKS and isinstance(features := config.get("features"), dict):
         today["features"] = with_fbank_settings(features)
+    if number <= NO_FAST_EMIT and isinstance(head := config.get("head"), dict) and head.get("name") == "transducer":
+        today["head"] = {"fast_emit": 0.0} | head
     if isinstance(decode := config.get("decode"), dict) and decode.get("name") == RESCORING:
         logger.warning("%s: decode=%s was removed; its search is used, without the neural rescoring", where, RESCORING)
         return today | {"decode": decode.get("first")}

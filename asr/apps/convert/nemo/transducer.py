@@ -26,7 +26,7 @@ JOINT_KEYS = {
     *("fuse_loss_wer", "fused_batch_size", "experimental_fuse_loss_wer"),
 }
 JOINTNET_KEYS = {"joint_hidden", "encoder_hidden", "pred_hidden", "dropout"}
-
+RNNT_KWARGS, FAST_EMIT = "warprnnt_numba_kwargs", "fastemit_lambda"  # settings of the loss of an RNNT
 
 FRONT_END = stages("encoder.pre_encode.conv") | {
     "encoder.subsampling.conv1": "encoder.pre_encode.conv.0",
@@ -86,7 +86,8 @@ def transducer(config: Section) -> NemoTransducer:
         "dropout": jointnet.get("dropout") or 0.0,
         "ctc_weight": auxiliary.get("ctc_loss_weight", 0.5) if isinstance(auxiliary, Mapping) else 0.0,
         "predictor": _predictor(mapping(network.get("prednet"), "decoder.prednet")),
-        **({"durations": durations, **_loss(config)} if durations else {}),
+        **({"durations": durations} if durations else {}),
+        **_loss(config, bool(durations)),
     }
     if isinstance(auxiliary, Mapping):
         ctc_head(config)  # checks that asr supports the CTC head
@@ -125,10 +126,13 @@ def _durations(config: Section, joint: Section) -> list[Any]:
     return durations
 
 
-def _loss(config: Section) -> dict[str, Any]:
+def _loss(config: Section, has_durations: bool) -> dict[str, Any]:
     """Return the settings of the loss that the config contains; each of them is optional."""
-    kwargs = _section(_section(config, "loss"), "tdt_kwargs")
-    return {name: kwargs[name] for name in ("sigma", "omega") if name in kwargs}
+    loss = _section(config, "loss")
+    if has_durations:
+        kwargs = _section(loss, "tdt_kwargs")
+        return {name: kwargs[name] for name in ("sigma", "omega") if name in kwargs}
+    return {"fast_emit": _section(loss, RNNT_KWARGS).get(FAST_EMIT) or 0.0}
 
 
 def _max_symbols(config: Section) -> dict[str, Any]:
@@ -247,9 +251,10 @@ def transducer_sections(config: Section, vocabulary: list[str], is_subword: bool
 def _nemo_loss(head: Section) -> dict[str, Any]:
     """Return the section of NeMo's config for the loss."""
     if not head["durations"]:
-        return {"loss_name": "default"}
+        kwargs = {RNNT_KWARGS: {FAST_EMIT: head["fast_emit"], "clamp": -1.0}} if head["fast_emit"] else {}
+        return {"loss_name": "default", **kwargs}
     settings = {name: head[name] for name in ("durations", "sigma", "omega")}
-    return {"loss_name": "tdt", "tdt_kwargs": {"fastemit_lambda": 0.0, "clamp": -1.0, **settings}}
+    return {"loss_name": "tdt", "tdt_kwargs": {FAST_EMIT: 0.0, "clamp": -1.0, **settings}}
 
 
 def transducer_names(head: Section, num_pieces: int) -> Names:
