@@ -30,16 +30,16 @@ from asr.core.data.manifest import Utterance, read_manifest
 from asr.errors import InputError
 from benchmarks import results
 from benchmarks.machine import about
-from benchmarks.results import Results, fixed
+from benchmarks.results import Columns, Results, fixed
 
 QUANTIZATIONS = {"float32": [], "int8": ["--quantize", "int8"]}
-SPEED = {
+SPEED: Columns = {
     "program": str,
     "seconds": fixed(0),
     "audio s/s": fixed(1),
     "audio s/CPU s": fixed(1),
 }
-TOTALS = {"program": str, "MB to download": fixed(0), "loading s": fixed(1), "differing texts": str}
+TOTALS: Columns = {"program": str, "MB to download": fixed(0), "loading s": fixed(1), "differing texts": str}
 START = """() => new Promise((resolve, reject) => {
   const settings = JSON.parse(document.getElementById("settings").textContent), begin = performance.now();
   settings.cache = "benchmark";

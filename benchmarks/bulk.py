@@ -31,7 +31,7 @@ from asr.core.data.manifest import Utterance
 from asr.core.recognition.transcript import Alternative, Transcript, Word
 from benchmarks import results
 from benchmarks.machine import about
-from benchmarks.results import Results, fixed
+from benchmarks.results import Columns, Results, fixed
 
 UTTERANCE_SECONDS = 12.0  # length of each utterance of the simulated corpus
 WORDS_PER_SECOND = 2.5
@@ -75,7 +75,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 # ---- real jobs
 
-_COLUMNS = {"command": str, "s": fixed(1), "CPU s": fixed(1), "s, ratio to plain": fixed(3)}
+_COLUMNS: Columns = {"command": str, "s": fixed(1), "CPU s": fixed(1), "s, ratio to plain": fixed(3)}
 _COLUMNS |= {"CPU s, ratio to plain": fixed(3)}
 
 
@@ -127,7 +127,7 @@ def _ratios(times: Sequence[tuple[float, float]], plain: Sequence[tuple[float, f
 
 def _ray(options: argparse.Namespace) -> Results:
     """Time two workers of a Ray cluster on this machine, then one process; start-up is not timed."""
-    columns = {"workers": str, "parts": str, "hours": fixed(2), "s": fixed(1), "audio s/s": fixed(1)}
+    columns: Columns = {"workers": str, "parts": str, "hours": fixed(2), "s": fixed(1), "audio s/s": fixed(1)}
     table = Results("bulk_ray", columns, bars="audio s/s")
     texts = []
     for workers, engine in (("2, Ray", "ray"), ("1, this process", "local")):

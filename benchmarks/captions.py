@@ -26,12 +26,12 @@ from asr.errors import InputError
 from benchmarks import results
 from benchmarks.machine import about, peak_memory, peak_memory_reset
 from benchmarks.model import add_model
-from benchmarks.results import Results, fixed
+from benchmarks.results import Columns, Results, fixed
 from benchmarks.serve import SAMPLE_RATE, Server, make_wav_files
 
 MESSAGE_SECONDS = 0.04
 WAV_HEADER = 44  # bytes, before the samples
-COLUMNS = {
+COLUMNS: Columns = {
     "clients": str,
     "clients per core": fixed(1),
     "streams per batch": fixed(1),

@@ -32,7 +32,7 @@ from benchmarks.nets import (
     make_net,
 )
 from benchmarks.race import Contender, enter, race
-from benchmarks.results import Results, fixed, share
+from benchmarks.results import Columns, Results, fixed, share
 
 MAX_UTTERANCE_SECONDS = 14.0  # longest utterance of a batch that is specified by its padded seconds
 
@@ -117,7 +117,14 @@ def contest(work: Work, options: argparse.Namespace) -> None:
     facts = about(options, machine)
     on_card = options.device.startswith("cuda")
     time_heading, gpu_columns = ("ms", {"peak GB": fixed(1)}) if on_card else ("CPU ms", {})
-    columns = {"size": str, "batch": str, "contender": str, "ms": fixed(0), time_heading: fixed(0), "x peer": fixed(2)}
+    columns: Columns = {
+        "size": str,
+        "batch": str,
+        "contender": str,
+        "ms": fixed(0),
+        time_heading: fixed(0),
+        "x peer": fixed(2),
+    }
     columns |= {
         "of matmul": share,
         "audio hours/s": fixed(4),

@@ -29,7 +29,7 @@ from asr.core.data.training_set import RunBounds, TrainingSet
 from asr.core.data.utterances import Utterances
 from benchmarks import results
 from benchmarks.machine import about, in_fresh_process, peak_memory, peak_memory_reset
-from benchmarks.results import Results, fixed
+from benchmarks.results import Columns, Results, fixed
 
 WORDS = 4_000  # vocabulary of the generated texts
 TEXT_WORDS = (5, 35)  # words of the shortest and the longest text
@@ -60,7 +60,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     results.add_options(parser)
     options = parser.parse_args(arguments)
     facts = about(options)
-    columns = {"lines": str, "step": str, "CPU s": fixed(2), "s": fixed(2), "MB": fixed(0)}
+    columns: Columns = {"lines": str, "step": str, "CPU s": fixed(2), "s": fixed(2), "MB": fixed(0)}
     table = Results("corpus", columns, bars="CPU s", group_by=("lines",))
     folder = options.output_dir / "corpus"
     folder.mkdir(parents=True, exist_ok=True)

@@ -43,7 +43,7 @@ from benchmarks import results
 from benchmarks.machine import about
 from benchmarks.model import add_model, read_utterances
 from benchmarks.race import enter, race
-from benchmarks.results import Results, fixed, share
+from benchmarks.results import Columns, Results, fixed, share
 from benchmarks.training_speech import composed
 
 TEXTS = "data/mini/train.jsonl"
@@ -60,7 +60,7 @@ BATCHED_HEADS = {  # their decoders, and a bias of the blank which gives about a
     "tdt": ("transducer_greedy", 0.2),
 }
 BATCH_SIZES = (1, 16)
-BATCH_COLUMNS: dict[str, Callable[[Any], str]] = {
+BATCH_COLUMNS: Columns = {
     "head": str,
     "recordings at a time": str,
     "tokens per s": fixed(1),
@@ -68,7 +68,7 @@ BATCH_COLUMNS: dict[str, Callable[[Any], str]] = {
     "x one at a time": fixed(2),
     "of transcribe": share,
 }
-COLUMNS: dict[str, Callable[[Any], str]] = {
+COLUMNS: Columns = {
     "decoder": str,
     "LM weight": fixed(2),
     "word bonus": fixed(2),

@@ -36,13 +36,13 @@ from asr.core.evaluation.bootstrap import intervals
 from benchmarks import results
 from benchmarks.machine import about, in_fresh_process, peak_memory
 from benchmarks.race import Turn, race
-from benchmarks.results import Results, fixed
+from benchmarks.results import Columns, Results, fixed
 
 SAMPLE_RATE = 16000
 MEMORY_SECONDS = 30  # length of the recording with which peak memory is measured
 Transcribe = Callable[[list[np.ndarray]], list[str]]
 Setting = tuple[int, float]  # number of recordings in a batch, and their length in seconds
-SPEED = {
+SPEED: Columns = {
     "contender": str,
     "threads": fixed(0),
     "batch": fixed(0),
@@ -50,7 +50,7 @@ SPEED = {
     "audio s/s": fixed(1),
     "x torch float32": fixed(2),
 }
-TOTALS = {
+TOTALS: Columns = {
     "contender": str,
     "MB on disk": fixed(1),
     "peak MB": fixed(0),
@@ -60,7 +60,7 @@ TOTALS = {
     "differing texts": fixed(0),
     "first text s": fixed(2),
 }
-COLD = {"program": str, "seconds": fixed(2), "CPU seconds": fixed(2)}
+COLD: Columns = {"program": str, "seconds": fixed(2), "CPU seconds": fixed(2)}
 IMPORTS = "import numpy, onnxruntime, soundfile"
 TORCH = "torch float32"  # the reference of all comparisons
 

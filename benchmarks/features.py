@@ -21,7 +21,7 @@ from asr.core.training.hydra_command import initialized_hydra
 from benchmarks import results
 from benchmarks.machine import about, measure
 from benchmarks.race import Contender, enter, race
-from benchmarks.results import Results, fixed, share
+from benchmarks.results import Columns, Results, fixed, share
 
 SAMPLE_RATE, NUM_MEL_BINS, FFT_POINTS = 16000, 80, 512
 INT16_SCALE = 2**15  # other toolkits take samples in 16-bit units
@@ -66,7 +66,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def run_in_one_process(options: argparse.Namespace) -> Results:
     """Print one row per utterance length and contender; the contenders take turns in this process."""
-    columns = {"utterance s": str, "contender": str, "CPU ms": fixed(2), "audio hours/s": fixed(2)}
+    columns: Columns = {"utterance s": str, "contender": str, "CPU ms": fixed(2), "audio hours/s": fixed(2)}
     columns |= {"x torchaudio": fixed(2), "of bound": share, "max difference": lambda value: f"{value:.0e}"}
     table = Results("features", columns, bars="audio hours/s", group_by=("utterance s",))
     for seconds in options.seconds:
@@ -91,7 +91,7 @@ def run_in_one_process(options: argparse.Namespace) -> Results:
 
 def run_in_parallel(options: argparse.Namespace) -> Results:
     """Print one row per contender and number of parallel processes of one thread each."""
-    columns = {"contender": str, "workers": str, "audio hours/s": fixed(2), "audio hours/CPU s": fixed(2)}
+    columns: Columns = {"contender": str, "workers": str, "audio hours/s": fixed(2), "audio hours/CPU s": fixed(2)}
     table = Results("features_workers", columns, bars="audio hours/s", group_by=("contender",))
     for name in (OURS, KALDI):
         for workers in options.workers:

@@ -12,9 +12,9 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import torch
 from tokenizers import Tokenizer
@@ -33,7 +33,7 @@ from asr.core.cli.command import run_command
 from asr.interfaces import BLANK_ID, TransducerHead
 from benchmarks import results
 from benchmarks.machine import about, in_fresh_process
-from benchmarks.results import Results, fixed
+from benchmarks.results import Columns, Results, fixed
 from benchmarks.training_speech import composed
 
 SETTINGS = [
@@ -47,7 +47,7 @@ NUM_CHARACTERS = 8192  # tokens of the model, without --tokenizer
 FIRST_CHARACTER = 0x4E00  # the first of 20,992 consecutive characters in Unicode
 EMITTING = 10.0  # change of two biases that makes the random model emit a token in each frame
 SAMPLE_RATE = 16000
-COLUMNS: dict[str, Callable[[Any], str]] = {
+COLUMNS: Columns = {
     "weights": str,
     "seconds": fixed(0),
     "CPU seconds": fixed(0),

@@ -25,7 +25,7 @@ from benchmarks.machine import about, measure
 from benchmarks.model import read_utterances
 from benchmarks.plan import TRAIN_MINI
 from benchmarks.race import enter, race
-from benchmarks.results import Results, fixed, share
+from benchmarks.results import Columns, Results, fixed, share
 
 FRAMES_PER_SECOND = 100
 ALONE = "decoding and features alone"
@@ -85,7 +85,7 @@ def one_worker(corpus: Corpus, turns: int) -> Results:
     loader_turns = race(
         {name: functools.partial(sum, loader) for name, loader in loaders.items()}, turns=turns, warm_up=0
     )
-    columns = {
+    columns: Columns = {
         "loader": str,
         "CPU ms/audio minute": fixed(1),
         "audio s/CPU s": fixed(0),
@@ -104,7 +104,12 @@ def replays(corpus: Corpus, workers: int, hours: Sequence[float]) -> Results:
     The speeds assume one core per worker. If there are fewer cores, the speeds are reduced in proportion.
     """
     cores = min(workers, len(os.sched_getaffinity(0)))
-    columns = {"trainer, audio hours/minute": str, "workers": str, "cores": str, "audio s/s on these cores": fixed(0)}
+    columns: Columns = {
+        "trainer, audio hours/minute": str,
+        "workers": str,
+        "cores": str,
+        "audio s/s on these cores": fixed(0),
+    }
     columns |= {"data-wait": share, "first batch s": fixed(2), "first batch of the next epoch s": fixed(2)}
     columns |= {"reached, audio hours/minute": fixed(0)}
     table = Results("loading_replay", columns, bars="data-wait", group_by=("workers", "cores"))

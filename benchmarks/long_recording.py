@@ -35,14 +35,14 @@ from benchmarks import results
 from benchmarks.machine import about, in_fresh_process, peak_memory
 from benchmarks.model import add_model, read_utterances
 from benchmarks.race import cpu_seconds
-from benchmarks.results import Results, fixed, share
+from benchmarks.results import Columns, Results, fixed, share
 
 SEGMENTERS = {"chunks": None, "silence": at_silences}  # methods of cutting a recording
 SAMPLE_RATE = 16000  # sample rate of the generated recordings
 NOISE = 3e-4  # standard deviation of the noise in pauses
 NEAR_SECONDS = 1.0  # maximum distance from a seam at which a word counts as near it
 COMPARED_SECONDS = (60, 120)  # shortest and longest recording of --compare
-LENGTHS = {
+LENGTHS: Columns = {
     "minutes": str,
     "segment": str,
     "seconds": fixed(1),
@@ -53,7 +53,7 @@ LENGTHS = {
     "words": fixed(0),
     "WER": share,
 }
-COMPARISON = {
+COMPARISON: Columns = {
     "segment": str,
     "words": fixed(0),
     "words that differ": share,

@@ -21,7 +21,7 @@ from benchmarks import results
 from benchmarks.features import composed
 from benchmarks.machine import about
 from benchmarks.race import race
-from benchmarks.results import Results, fixed
+from benchmarks.results import Columns, Results, fixed
 from benchmarks.training_memory import make_batch, make_model
 
 OPTIMIZERS = ["optimizer=adamw", "optimizer=muon", "optimizer=muon optimizer.every=1", "optimizer=scaled_adam"]
@@ -40,7 +40,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     results.add_options(parser)
     parser.set_defaults(turns=3)
     options = parser.parse_args(arguments)
-    columns = {"encoder": str, "audio s": fixed(0), "optimizer": str, "passes ms": fixed(1), "optimizer ms": fixed(1)}
+    columns: Columns = {
+        "encoder": str,
+        "audio s": fixed(0),
+        "optimizer": str,
+        "passes ms": fixed(1),
+        "optimizer ms": fixed(1),
+    }
     columns |= {"share %": fixed(1)}
     table = Results("optimizers", columns, bars="share %", group_by=("encoder", "audio s"))
     synchronize = torch.cuda.synchronize if options.device.startswith("cuda") else lambda: None

@@ -1,8 +1,8 @@
 """python -m benchmarks.parts: time of each part of a training step, compared with common implementations."""
 
 import argparse
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -17,7 +17,7 @@ from benchmarks.machine import about, measure
 from benchmarks.nets import NUM_MEL_BINS, OURS, encoder_config, make_batch, make_net, shape_of
 from benchmarks.peers.front_end import FrontEnd
 from benchmarks.race import Contender, race
-from benchmarks.results import Results, fixed, share
+from benchmarks.results import Columns, Results, fixed, share
 from benchmarks.train_step import training_step
 
 STEP = "the step"
@@ -63,7 +63,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     dtype = getattr(torch, options.precision)
     machine = measure(dtype=dtype)
     facts = about(options, machine)
-    columns: dict[str, Callable[[Any], str]] = {"size": str, "part": str, "times": fixed(0), "CPU ms": fixed(1)}
+    columns: Columns = {"size": str, "part": str, "times": fixed(0), "CPU ms": fixed(1)}
     columns |= {"of the step": share, "of matmul": share, "usual form, CPU ms": fixed(1)}
     table = Results("parts", columns, bars="CPU ms", group_by=("size",))
     for size in options.sizes:

@@ -18,7 +18,7 @@ from asr.core.cli.command import run_command
 from asr.core.data.batch_plan import BatchBounds, BatchOrder, Plan, changed_mates, plan_training
 from benchmarks import results
 from benchmarks.machine import about, in_fresh_process, peak_memory, peak_memory_reset
-from benchmarks.results import Results, fixed, share
+from benchmarks.results import Columns, Results, fixed, share
 
 ROOT = Path(__file__).resolve().parent.parent
 TRAIN_MINI = ROOT.parent / "shared" / "data" / "LibriSpeech" / "train-mini"
@@ -53,7 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     print(f"batch_seconds={bounds.batch_seconds:g} max_utterances={bounds.max_utterances} jitter={options.jitter:g}")
     source = str(options.train_mini) if options.train_mini.is_dir() else "a log-normal distribution"
     print(f"durations from {source}\n")
-    columns = {"utterances": str, "ranks": str, "seconds": fixed(2), "MB": fixed(0)}
+    columns: Columns = {"utterances": str, "ranks": str, "seconds": fixed(2), "MB": fixed(0)}
     columns |= {"steps": fixed(0), "padding": percent, "mates changed": share}
     table = Results("plan", columns, bars="seconds", group_by=("ranks",))
     for count, world_size in itertools.product(options.utterances, options.world_size):

@@ -23,14 +23,14 @@ from asr.core.data.position import start_of_epoch
 from benchmarks import results
 from benchmarks.large_corpus import SECONDS, open_training_set
 from benchmarks.machine import about, in_fresh_process, peak_memory
-from benchmarks.results import Results, fixed
+from benchmarks.results import Columns, Results, fixed
 
 SHARD_BYTES = 1_000_000_000
 BYTES_PER_SECOND = 17_000  # LibriSpeech's FLAC files take 60 GB for 960 hours of audio
 TEXT = b"a text of made-up words as long as a sentence"
 TOKENS, MIN_FRAMES = 10, 12  # tokens and minimum frames of each utterance; small enough that no utterance is dropped
 
-COLUMNS = {
+COLUMNS: Columns = {
     "CPU s to select": fixed(1),
     "CPU s to plan": fixed(1),
     "columns and plan MB": fixed(0),

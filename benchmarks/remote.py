@@ -30,7 +30,7 @@ from asr.core.data.index_cache import IndexCache
 from asr.core.data.manifest import Utterance, write_manifest
 from benchmarks import results
 from benchmarks.machine import about
-from benchmarks.results import Results, fixed, share
+from benchmarks.results import Columns, Results, fixed, share
 
 SAMPLE_RATE = 16_000
 SECONDS = (4.0, 16.0)  # shortest and longest utterance
@@ -49,7 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     results.add_options(parser)
     options = parser.parse_args(arguments)
     facts = about(options)
-    columns = {"workers": str, "audio in": str, "utterances/s": fixed(1), "of local files": share}
+    columns: Columns = {"workers": str, "audio in": str, "utterances/s": fixed(1), "of local files": share}
     table = Results("remote", columns, bars="utterances/s", group_by=("workers",))
     folder = options.output_dir / "remote"
     try:

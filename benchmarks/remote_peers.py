@@ -37,7 +37,7 @@ from asr.core.data.manifest import read_manifest
 from benchmarks import results
 from benchmarks.machine import about
 from benchmarks.remote import SAMPLE_RATE, range_server, write_corpus
-from benchmarks.results import Results, fixed
+from benchmarks.results import Columns, Results, fixed
 
 BATCH = 20  # utterances in a batch
 SHARD_MEGABYTES = 10.0
@@ -58,7 +58,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(json.dumps(read_all(CONTENDERS[options.contender].read(folder, options.address))))
         return 0
     facts = about(options)
-    columns = {"reader": str, "order": str, "CPU s/audio hour": fixed(1), "s/audio hour": fixed(1)}
+    columns: Columns = {"reader": str, "order": str, "CPU s/audio hour": fixed(1), "s/audio hour": fixed(1)}
     table = Results("remote_peers", columns, bars="CPU s/audio hour")
     try:
         manifest = write_corpus(folder, options.utterances)

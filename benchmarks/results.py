@@ -10,6 +10,9 @@ from asr.apps.web.chart import Axis, Column, bar_chart
 from asr.apps.web.page import escape, page
 from asr.base.system.files import write_whole_text
 
+# Maps each heading of a table, in order, to the function that formats its values.
+Columns = dict[str, Callable[[Any], str]]
+
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of all benchmarks: --turns and --output-dir."""
@@ -26,7 +29,7 @@ class Results:
 
     Args:
         name: name of the table; its files are `<name>.json` and `<name>.html`.
-        columns: maps each heading, in order, to the function that formats its values; a value of None is shown as "-".
+        columns: headings and formats; a value of None is shown as "-".
         bars: heading of the column that determines the lengths of the bars.
         group_by: headings of the columns that divide the rows into charts: rows with equal values in these columns are
             drawn in the same chart. Each bar is labelled with its row's values in the other text columns to the left of
@@ -36,9 +39,7 @@ class Results:
         figures: further charts of the page (`asr.apps.web.chart`), below the bars.
     """
 
-    def __init__(
-        self, name: str, columns: Mapping[str, Callable[[Any], str]], *, bars: str, group_by: tuple[str, ...] = ()
-    ) -> None:
+    def __init__(self, name: str, columns: Columns, *, bars: str, group_by: tuple[str, ...] = ()) -> None:
         self.name, self.columns, self.bars, self.group_by = name, dict(columns), bars, group_by
         self.rows: list[dict[str, Any]] = []
         self.figures: list[str] = []

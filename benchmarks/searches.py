@@ -33,7 +33,7 @@ from benchmarks import results
 from benchmarks.machine import about
 from benchmarks.model import AUDIO, read_utterances
 from benchmarks.race import enter, race
-from benchmarks.results import Results, fixed
+from benchmarks.results import Columns, Results, fixed
 
 MODELS = ("runs/transducer", "runs/ctc_attention")
 BATCH = 8  # utterances of similar length
@@ -41,7 +41,7 @@ BEAMS = (4, 10)
 
 Batch = tuple[Tensor, Tensor]  # encoder_out (B, T', D), lengths (B,)
 Decode = Callable[[Tensor, Tensor], list[list[int]]]
-COLUMNS: dict[str, Callable[[Any], str]] = {
+COLUMNS: Columns = {
     "model": str,
     "search": str,
     "WER": lambda value: f"{value:.2%}",

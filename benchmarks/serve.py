@@ -28,14 +28,14 @@ from asr.errors import InputError
 from benchmarks import results
 from benchmarks.machine import about, peak_memory, peak_memory_reset
 from benchmarks.model import add_model, read_utterances
-from benchmarks.results import Results, fixed
+from benchmarks.results import Columns, Results, fixed
 
 SAMPLE_RATE = 16000  # sample rate of the recordings, which are 16-bit WAV
 NUM_RECORDINGS = 16  # distinct recordings
 MIN_REQUESTS = 32  # requests per turn, if REQUESTS_PER_CLIENT gives fewer
 REQUESTS_PER_CLIENT = 4
 TIMEOUT_SECONDS = 600
-COLUMNS = {
+COLUMNS: Columns = {
     "clients": str,
     "max batch": str,
     "requests": fixed(0),

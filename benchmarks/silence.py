@@ -18,13 +18,13 @@ from asr.core.data.dataset import load_utterance
 from asr.core.recognition.recognizer import Recognizer
 from benchmarks.machine import about
 from benchmarks.model import add_model, read_utterances
-from benchmarks.results import Results, fixed, share
+from benchmarks.results import Columns, Results, fixed, share
 
 NOISE_LEVEL = 10 ** (-70 / 20)  # amplitude relative to full scale
 PADDINGS = {"none": (0.0, 0.0), "digital": (0.0, 1.0), "digital, long": (0.0, 5.0), "noise": (NOISE_LEVEL, 1.0)}
 PADDINGS |= {"noise, long": (NOISE_LEVEL, 5.0)}  # level, seconds at each end
 NUM_RECORDINGS, MEAN_SECONDS = 20, 3.0  # number and mean length of the recordings of non-speech
-COLUMNS = {"input": str, "seconds at each end": fixed(0), "WER": share, "inserted words/minute": fixed(1)}
+COLUMNS: Columns = {"input": str, "seconds at each end": fixed(0), "WER": share, "inserted words/minute": fixed(1)}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -23,7 +23,7 @@ from asr.core.cli.command import run_command
 from benchmarks import results
 from benchmarks.machine import about
 from benchmarks.race import Contender, enter, race
-from benchmarks.results import Results, fixed
+from benchmarks.results import Columns, Results, fixed
 
 ROOT = Path(__file__).resolve().parent.parent
 SAMPLE_RATE, SECONDS = 16000, 10  # of the transcribed recording
@@ -51,7 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         programs = make_programs(options.model, Path(folder))
         contenders = enter({program.name: program.make for program in programs}, expected=(RuntimeError,))
         turns = race(contenders, turns=options.turns, warm_up=0)
-    columns = {
+    columns: Columns = {
         "program": str,
         "seconds": fixed(2),
         "CPU seconds": fixed(2),

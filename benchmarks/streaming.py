@@ -10,9 +10,9 @@ MODEL must support streaming; the default model does not, so without a MODEL not
 import argparse
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from difflib import SequenceMatcher
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -35,13 +35,13 @@ from asr.errors import InputError
 from benchmarks import results
 from benchmarks.machine import about
 from benchmarks.model import MODEL, add_model, read_utterances
-from benchmarks.results import Results, fixed
+from benchmarks.results import Columns, Results, fixed
 
 CHUNKS = (0.16, 0.32, 0.64, 1.28)
 PIECE_SECONDS = 0.04  # audio that is fed per call
 BIN_SECONDS = 0.1  # width of a histogram's bar, or a multiple of it
 MAX_BINS = 40
-COLUMNS: dict[str, Callable[[Any], str]] = {
+COLUMNS: Columns = {
     "chunk": str,
     "WER": lambda value: f"{value:.2%}",
     "errors": str,

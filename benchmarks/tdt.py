@@ -26,7 +26,7 @@ from asr.interfaces import Encoded
 from benchmarks import results
 from benchmarks.machine import about, in_fresh_process, peak_memory, peak_memory_reset
 from benchmarks.race import enter, race
-from benchmarks.results import Results, fixed
+from benchmarks.results import Columns, Results, fixed
 
 OURS, TRANSFORMERS, NEMO = "asr", "transformers", "NeMo"
 RNNT, TORCHAUDIO = "asr, without durations", "torchaudio, without durations"
@@ -40,14 +40,14 @@ TOKENS_PER_SECOND = 3.5
 ZERO_DURATION_BIAS = 10.0  # no token has duration 0, because transformers does not limit the tokens of a frame
 MEGABYTE = 1e6
 
-LOSS_COLUMNS: dict[str, Callable[[Any], str]] = {
+LOSS_COLUMNS: Columns = {
     "loss": str,
     "value": fixed(4),
     "CPU ms": fixed(0),
     "x ours": fixed(2),
     "MB above the logits": fixed(0),
 }
-SEARCH_COLUMNS: dict[str, Callable[[Any], str]] = {
+SEARCH_COLUMNS: Columns = {
     "blank bias": fixed(1),
     "tokens per s": fixed(2),
     "frames visited per token": fixed(2),

@@ -13,9 +13,9 @@ The page has histograms of the delays of events and words for each pause.
 import argparse
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -28,7 +28,7 @@ from asr.core.recognition.transcript import Word
 from benchmarks import results
 from benchmarks.machine import about
 from benchmarks.model import add_model
-from benchmarks.results import Results, fixed
+from benchmarks.results import Columns, Results, fixed
 from benchmarks.streaming import (
     PIECE_SECONDS,
     Recording,
@@ -43,7 +43,7 @@ PAUSES = (0.2, 0.5, 1.0, 2.0)
 NUM_UTTERANCES = (2, 3, 4)
 EARLY_SECONDS = 0.25
 SILENCE_SECONDS = 2.0  # after the last utterance
-COLUMNS: dict[str, Callable[[Any], str]] = {
+COLUMNS: Columns = {
     "pause, s": str,
     "pauses": str,
     "events per pause": fixed(2),

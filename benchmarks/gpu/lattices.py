@@ -15,7 +15,7 @@ from asr.base.kernels import ctc_loss, transducer_loss
 from asr.core.cli.command import run_command
 from benchmarks import results
 from benchmarks.machine import about
-from benchmarks.results import Results, fixed
+from benchmarks.results import Columns, Results, fixed
 
 NAME = "gpu_lattices"
 LOSSES: dict[str, Sequence[int] | None] = {"ctc": None, "transducer": (), "tdt": (0, 1, 2, 3, 4)}  # durations
@@ -30,7 +30,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--lattices", type=int, default=50, metavar="N", help="number of lattices (default: 50)")
     results.add_options(parser)
     options = parser.parse_args(arguments)
-    columns = {"loss": str, "logits": str, "by": str, "lattices": fixed(0), "not finite": fixed(0)}
+    columns: Columns = {"loss": str, "logits": str, "by": str, "lattices": fixed(0), "not finite": fixed(0)}
     columns |= dict.fromkeys(("difference", "gradient difference"), lambda value: f"{value:.1e}")
     table = Results(NAME, columns, bars="difference")
     facts = about(options)

@@ -44,7 +44,7 @@ from benchmarks.features import composed
 from benchmarks.gpu.counts import Counts, count, is_null
 from benchmarks.machine import about
 from benchmarks.nets import TOKENS_PER_SECOND, VOCAB_SIZE
-from benchmarks.results import Results, fixed
+from benchmarks.results import Columns, Results, fixed
 
 NAME = "gpu_launches"
 MODULE = f"{__package__}.launches"
@@ -118,7 +118,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     utterances, seconds = options.batch.split("x")
     if is_null():
         F.ctc_loss = partial(longest, compute=F.ctc_loss)
-    columns = {"case": str, "launches": fixed(0), "waits": fixed(0), "host ms": fixed(1), "ms": fixed(1)}
+    columns: Columns = {"case": str, "launches": fixed(0), "waits": fixed(0), "host ms": fixed(1), "ms": fixed(1)}
     columns |= {"peak GB": fixed(2), "forecast GB": fixed(2), "attention": str, "waits in": listed}
     table, facts = Results(NAME, columns, bars="launches"), about(options)
     for case in options.cases:

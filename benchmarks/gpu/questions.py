@@ -22,7 +22,7 @@ from benchmarks.gpu.counts import Questions
 from benchmarks.gpu.launches import listed
 from benchmarks.gpu.recognition import random_recognizer
 from benchmarks.machine import about
-from benchmarks.results import Results, fixed
+from benchmarks.results import Columns, Results, fixed
 
 NAME = "gpu_questions"
 BLANK_BIASES = {"ctc": 0.0, "transducer": 1.3, "tdt": 1.0}  # by head
@@ -36,7 +36,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seconds", type=float, default=4.0, metavar="S", help="of the longest (default: 4)")
     results.add_options(parser)
     options = parser.parse_args(arguments)
-    columns = {"head": str, "tokens": fixed(0), "operations": fixed(0), "questions": fixed(0), "asked in": listed}
+    columns: Columns = {
+        "head": str,
+        "tokens": fixed(0),
+        "operations": fixed(0),
+        "questions": fixed(0),
+        "asked in": listed,
+    }
     table = Results(NAME, columns, bars="questions")
     for head, bias in BLANK_BIASES.items():
         decoder = "transducer_greedy" if bias else "greedy"

@@ -26,7 +26,7 @@ from benchmarks.loading import write_noise
 from benchmarks.machine import about, measure, synchronizer
 from benchmarks.model import read_utterances
 from benchmarks.race import race
-from benchmarks.results import Results, fixed
+from benchmarks.results import Columns, Results, fixed
 
 NAME = "gpu_recognition"
 DECODERS = {  # decoders for random weights, and the heads that each decodes
@@ -75,7 +75,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     facts = about(
         options, measure(options.device, getattr(torch, options.precision)) if options.device != "cpu" else None
     )
-    columns = {"model": str, "decoder": str, "batch s": str, "audio s": fixed(0), "x real time": fixed(0)}
+    columns: Columns = {"model": str, "decoder": str, "batch s": str, "audio s": fixed(0), "x real time": fixed(0)}
     table = Results(NAME, columns | {"peak GB": fixed(2), "texts": str}, bars="x real time", group_by=("model",))
     with tempfile.TemporaryDirectory() as folder:
         if not options.audio:

@@ -31,7 +31,7 @@ from asr.errors import InputError
 from benchmarks import results
 from benchmarks.gpu.training import ENDED, forecast_of, run, settings_of
 from benchmarks.machine import about
-from benchmarks.results import Results, fixed, share
+from benchmarks.results import Columns, Results, fixed, share
 
 NAME, CURVE = "gpu_speech", "gpu_speech_curve"
 SAMPLE_RATE = 16000  # Hz
@@ -82,7 +82,12 @@ class Table:
 
     def __init__(self, folder: Path, options: argparse.Namespace) -> None:
         self.folder, self.facts, self.begin = folder, about(options), time.monotonic()
-        columns = {"measurement": str, "seconds": fixed(1), "value": lambda value: f"{value:,.4g}", "unit": str}
+        columns: Columns = {
+            "measurement": str,
+            "seconds": fixed(1),
+            "value": lambda value: f"{value:,.4g}",
+            "unit": str,
+        }
         self.results = Results(NAME, columns | {"notes": str}, bars="seconds")
 
     def add(self, name: str, value: float | None, unit: str, notes: str | None = None) -> float:
@@ -219,7 +224,13 @@ def planned(
 
 def draw_curve(run_dir: Path, table: Table) -> None:
     """Print and save one row per validation."""
-    columns = {"epoch": fixed(1), "step": fixed(0), "train loss": fixed(3), "dev loss": fixed(3), "dev WER": share}
+    columns: Columns = {
+        "epoch": fixed(1),
+        "step": fixed(0),
+        "train loss": fixed(3),
+        "dev loss": fixed(3),
+        "dev WER": share,
+    }
     curve = Results(CURVE, columns, bars="dev loss")
     loss = None
     with (run_dir / "metrics.csv").open(encoding="utf-8", newline="") as file:

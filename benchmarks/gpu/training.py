@@ -28,7 +28,7 @@ from asr.train import train
 from benchmarks import results
 from benchmarks.features import composed
 from benchmarks.machine import about
-from benchmarks.results import Results, fixed, share
+from benchmarks.results import Columns, Results, fixed, share
 from tests.tones import sentences, write_corpus
 
 NAME = "gpu_training"
@@ -88,7 +88,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     results.add_options(parser)
     options = parser.parse_args(arguments)
     facts = about(options)
-    columns = {
+    columns: Columns = {
         "run": str,
         "steps": fixed(0),
         "last loss": fixed(3),
