@@ -62,9 +62,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     facts = about(options)
     recordings = [content[WAV_HEADER:] for content in make_wav_files(options.audio, options.seconds)]
     table = Results("captions", COLUMNS, bars="clients per core")
-    with subprocess.Popen(_command(options), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
+    command = _command(options)
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
         try:
-            server = _started(process)
+            server = _started(process, command)
             warm_up = [recording[: 2 * SAMPLE_RATE] for recording in recordings[:2]]
             asyncio.run(_run_clients(server, warm_up))
             for clients in options.clients:
@@ -81,12 +82,11 @@ def _command(options: argparse.Namespace) -> list[str]:
     return command if options.chunk_seconds is None else [*command, "--chunk-seconds", str(options.chunk_seconds)]
 
 
-def _started(process: "subprocess.Popen[str]") -> Server:
+def _started(process: "subprocess.Popen[str]", command: list[str]) -> Server:
     assert process.stdout is not None
     address = re.search(r"http://\S+", process.stdout.readline())
     if address is None:
-        command = " ".join(map(str, process.args))
-        raise InputError(f"the server must print its address; it did not. Run it to see its error: {command}")
+        raise InputError(f"the server must print its address; it did not. Run it to see its error: {' '.join(command)}")
     return Server(0, process, address[0])
 
 

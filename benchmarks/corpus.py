@@ -68,13 +68,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for lines in options.lines:
             write_manifest(folder / "train.jsonl", lines)
             shutil.rmtree(folder / "cache", ignore_errors=True)
-            arguments = folder, options.world_size, options.batch_seconds
+            sizes = folder, options.world_size, options.batch_seconds
             for step, cost in (
                 ("compile the index", in_fresh_process(compile_index, folder)),
                 ("the tokenizer alone encodes the texts", in_fresh_process(encode_alone, folder)),
                 ("count the tokens", in_fresh_process(count, folder)),
-                ("open, select and plan an epoch", in_fresh_process(open_and_plan, *arguments)),
-                ("count the steps of 100 epochs", in_fresh_process(count_steps, *arguments)),
+                ("open, select and plan an epoch", in_fresh_process(open_and_plan, *sizes)),
+                ("count the steps of 100 epochs", in_fresh_process(count_steps, *sizes)),
             ):
                 table.row(f"{lines:,}", step, *cost)
     finally:
@@ -99,7 +99,7 @@ def write_manifest(path: Path, lines: int) -> None:
     with path.open("w") as file:
         for index, text in enumerate(texts(lines)):
             name = f"{index % 2500}-{index // 2500}-{index:08d}"
-            entry = {"id": name, "audio_filepath": f"audio/{index % 2500}/{name}.flac", "text": text}
+            entry: dict[str, object] = {"id": name, "audio_filepath": f"audio/{index % 2500}/{name}.flac", "text": text}
             entry |= {"duration": round(draw.uniform(1.5, 17), 3), "speaker": str(index % 2500)}
             file.write(json.dumps(entry) + "\n")
 

@@ -72,7 +72,7 @@ def run_in_one_process(options: argparse.Namespace) -> Results:
     for seconds in options.seconds:
         waveforms = make_waveforms(seconds)
         featurizers = enter(MAKERS)
-        contenders = {
+        contenders: dict[str, Contender] = {
             name: functools.partial(_apply_to_all, featurize, waveforms) for name, featurize in featurizers.items()
         }
         contenders[BOUND] = lower_bound(waveforms)

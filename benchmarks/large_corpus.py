@@ -93,13 +93,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         start_time = time.perf_counter()
         write_corpus(folder, options.lines)
         print(f"{options.lines:,} lines written in {time.perf_counter() - start_time:.0f} s\n", flush=True)
-        arguments = folder, options.world_size, options.batch_seconds
+        sizes = folder, options.world_size, options.batch_seconds
         for step, function in (
             ("open, select and plan an epoch", start),
             ("open, select and plan to resume at the last step of epoch 4", resume),
             ("count the steps of 100 epochs", count_steps),
         ):
-            table.row(step, *in_fresh_process(function, *arguments))
+            table.row(step, *in_fresh_process(function, *sizes))
         table.row(f"{RANKS} ranks with {WORKERS} workers each", *load(folder, options.batch_seconds, options.batches))
     finally:
         shutil.rmtree(folder, ignore_errors=True)

@@ -77,7 +77,8 @@ def one_worker(corpus: Corpus, turns: int) -> Results:
     makers: dict[str, Callable[[], Iterable[int]]] = {ALONE: lambda: Alone(corpus)}
     for augment in ([], [SPEED], [MASKS], [SPEED, MASKS]):
         makers[" + ".join(["asr", *augment])] = functools.partial(Ours, corpus, augment)
-    for name, loader in {"torchaudio": Torchaudio, "lhotse": Lhotse}.items():
+    peers: dict[str, Callable[..., Iterable[int]]] = {"torchaudio": Torchaudio, "lhotse": Lhotse}
+    for name, loader in peers.items():
         makers[name] = functools.partial(loader, corpus, augmented=False)
         makers[f"{name} + speed + masks"] = functools.partial(loader, corpus, augmented=True)
     loaders = enter(makers)

@@ -159,7 +159,7 @@ def _wait(process: BaseProcess, connection: Connection, limit_seconds: float, li
     """Wait until a run ends or its process exceeds a limit, and return the outcome."""
     deadline = time.monotonic() + limit_seconds
     while not connection.poll(0.02):
-        if process.is_alive() and peak_memory(process.pid) > 1e9 * limit_gb:
+        if process.pid and process.is_alive() and peak_memory(process.pid) > 1e9 * limit_gb:
             return Outcome(failure=f"over {limit_gb:g} GB")
         if time.monotonic() > deadline:
             return Outcome(failure=f"over {limit_seconds:g} s")

@@ -23,6 +23,7 @@ from asr.base.audio.load import load_waveform
 from asr.base.text.word_errors import ErrorCounts, count_errors, total
 from asr.core.checkpoint.load import load_recognizer
 from asr.core.cli.command import inference, run_command
+from asr.core.data.batch import Rejected
 from asr.core.data.batch_plan import BatchBounds
 from asr.core.data.manifest import Utterance
 from asr.core.recognition.chunks import ChunkBounds, cut_chunks
@@ -31,6 +32,7 @@ from asr.core.recognition.long_form import at_silences
 from asr.core.recognition.recognizer import Recognizer
 from asr.core.recognition.recordings import whole_file
 from asr.core.recognition.transcript import Transcript, Word
+from asr.errors import InputError
 from benchmarks import results
 from benchmarks.machine import about, in_fresh_process, peak_memory
 from benchmarks.model import add_model, read_utterances
@@ -256,8 +258,10 @@ def recognize_with_seams(
 ) -> tuple[Transcript, list[float]]:
     """Transcribe a recording; return the transcript, and the times in seconds at which chunks or segments meet."""
     utterance = whole_file(recording.path, "0")
-    [(_, segment_iterator)] = recognizer.segments([utterance], settings)  # type: ignore[misc]
-    segments = list(segment_iterator)
+    [result] = recognizer.segments([utterance], settings)
+    if isinstance(result, Rejected):
+        raise InputError(result.reason)
+    segments = list(result[1])
     seams = [start for start, _ in segments[1:]]
     if method == "chunks":
         sample_rate = recognizer.model.features.sample_rate

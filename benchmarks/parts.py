@@ -2,7 +2,7 @@
 
 import argparse
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -86,8 +86,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def parts_of(encoder: nn.Module, encoder_name: str, features: Tensor, feature_lengths: Tensor) -> dict[str, Part]:
-    """Split an encoder into its parts, each with inputs of the shapes that it receives for these features."""
+def parts_of(encoder: Any, encoder_name: str, features: Tensor, feature_lengths: Tensor) -> dict[str, Part]:
+    """Split a `Conformer` into its parts, each with inputs of the shapes that it receives for these features."""
     shape = shape_of(encoder_config(encoder_name))
     x, lengths = encoder.subsampling(features, feature_lengths)
     x, mask, positions = (

@@ -20,10 +20,11 @@ class Turn(NamedTuple):
 def enter(makers: Mapping[str, Callable[[], Made]], expected: tuple[type[Exception], ...] = ()) -> dict[str, Made]:
     """Make the contenders; print and leave out each contender that raises ImportError or an `expected` exception."""
     contenders: dict[str, Made] = {}
+    failures: tuple[type[Exception], ...] = (ImportError, *expected)
     for name, make in makers.items():
         try:
             contenders[name] = make()
-        except (ImportError, *expected) as error:
+        except failures as error:
             print(f"{name}: left out: {(str(error) or type(error).__name__).splitlines()[0]}", flush=True)
     return contenders
 

@@ -98,7 +98,7 @@ def measure(cache: IndexCache, path: str | Path, batch: int, workers: int, turn:
     order = torch.randperm(len(utterances), generator=torch.Generator().manual_seed(turn))
     sampler = BatchSampler([part.tolist() for part in order.split(batch)])
     loader = DataLoader(
-        dataset,  # type: ignore[arg-type]
+        dataset,
         batch_sampler=sampler,
         num_workers=workers,
         multiprocessing_context=start_method(workers),

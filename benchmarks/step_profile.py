@@ -84,11 +84,11 @@ def ctc_losses(batch: Batch) -> dict[str, Contender]:
 
     # torch selects cuDNN's CTC loss for unpadded 32-bit targets and lengths in CPU memory.
     targets = torch.cat([row[:length] for row, length in zip(batch.tokens, batch.token_lengths.tolist(), strict=True)])
-    targets, cpu_lengths = targets.int().cpu(), [part.int().cpu() for part in (lengths, batch.token_lengths)]
-    cpu_lengths[0] = torch.full_like(cpu_lengths[0], frames)  # cuDNN's CTC loss accepts no padded frames
+    targets, token_lengths = targets.int().cpu(), batch.token_lengths.int().cpu()
+    unpadded = torch.full_like(token_lengths, frames)  # cuDNN's CTC loss accepts no padded frames
 
     def run_cudnn() -> None:
-        loss = F.ctc_loss(logits.log_softmax(-1), targets, *cpu_lengths, reduction="sum")
+        loss = F.ctc_loss(logits.log_softmax(-1), targets, unpadded, token_lengths, reduction="sum")
         torch.autograd.grad(loss, logits)
 
     losses: dict[str, Contender] = {f"torch's CTC loss, {frames} frames, {VOCAB_SIZE} tokens": run_torch}

@@ -91,7 +91,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     torch.set_num_threads(1)
     if (recognizer := streaming_recognizer(options.model)) is None:
         return 0
-    recognizer.model.encoder.chunk_frames = None
+    if (encoder := recognizer.model.encoder.streaming) is not None:
+        encoder.chunk_frames = None  # a recording is aligned, and recognised as a whole, in one chunk
     recordings = list(read_recordings(recognizer, options.audio))
     if not recordings:
         raise InputError("AUDIO must contain an utterance whose text can be aligned; it contains none.")

@@ -52,7 +52,7 @@ def read(entry: dict[str, object]) -> Transcript:
 
 def faults_of(cues: Sequence[Cue]) -> list[tuple[bool, ...]]:
     """Return for each cue which of the rules it breaks."""
-    faults = []
+    faults: list[tuple[bool, ...]] = []
     for number, cue in enumerate(cues):
         seconds, text = (cue.end - cue.start) / 1000, " ".join(cue.lines)
         ends = subtitles.SENTENCE_ENDS + subtitles.CLAUSE_ENDS

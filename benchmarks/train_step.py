@@ -2,6 +2,7 @@
 
 import argparse
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -62,7 +63,8 @@ def graph_with(dtype: torch.dtype) -> Callable[[Net, Batch], None]:
         net.train()
         example = (batch.features.clone(), batch.lengths.clone())
         with torch.autocast("cuda", dtype, enabled=dtype != torch.float32, cache_enabled=False):
-            net.encoder = WithEncoded(torch.cuda.make_graphed_callables(WithTensors(net.encoder), example))
+            graphed: Any = torch.cuda.make_graphed_callables(WithTensors(net.encoder), example)
+        net.encoder = WithEncoded(graphed)
 
     return graph
 

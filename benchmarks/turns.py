@@ -136,7 +136,13 @@ def measure(recognizer: Recognizer, recordings: Sequence[Joined]) -> Measured:
     """Feed recordings to streams; return what they reported."""
     total = Measured([], 0, [], [])
     for recording in recordings:
-        total = Measured(*(before + own for before, own in zip(total, _measure(recognizer, recording), strict=True)))
+        own = _measure(recognizer, recording)
+        total = Measured(
+            total.events + own.events,
+            total.num_false + own.num_false,
+            total.event_delays + own.event_delays,
+            total.word_delays + own.word_delays,
+        )
     return total
 
 

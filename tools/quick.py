@@ -126,7 +126,7 @@ def main() -> None:
     typed = [
         path
         for path in changed
-        if re.match(r"(asr|docs|examples|recipes|tools)/.*\.py", path) and (ROOT / path).is_file()
+        if re.match(r"(asr|benchmarks|docs|examples|recipes|tools)/.*\.py", path) and (ROOT / path).is_file()
     ]
     chosen, left_out = selection(list(requests(changed, tests)), tests.seconds)
     since = f"{len(changed)} files changed since {tests.commit[:8]}"

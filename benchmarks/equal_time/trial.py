@@ -3,6 +3,7 @@
 The configurations take turns, so that a change in machine speed affects all of them.
 """
 
+import math
 import time
 from collections.abc import Iterator, Mapping
 from itertools import cycle
@@ -78,7 +79,7 @@ class _Row:
         batch = collate([self._dataset[item] for item in items])
         encoded = self._model.encode(batch)
         self._model.head.losses(encoded, batch.targets)["loss"].mean().backward()
-        nn.utils.clip_grad_norm_(self._model.parameters(), self._max_norm)
+        nn.utils.clip_grad_norm_(self._model.parameters(), self._max_norm or math.inf)
         self._optimizer.step()
         self._optimizer.zero_grad(set_to_none=True)
         return time.process_time() - start, sum(self._dataset.utterances[item.row].duration for item in items)

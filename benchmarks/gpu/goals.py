@@ -168,7 +168,7 @@ def _trained(rows: Rows) -> Reached | None:
 
 def _speech_waiting(rows: Rows) -> Reached | None:
     row = _row(rows, speech.WAITING)
-    return row and at_most(row["value"], MAX_DATA_WAIT, f"{row['value']:.1%}")
+    return None if row is None else at_most(row["value"], MAX_DATA_WAIT, f"{row['value']:.1%}")
 
 
 def _speech_memory(rows: Rows) -> Reached | None:

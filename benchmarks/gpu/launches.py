@@ -214,7 +214,7 @@ autocast = partial(torch.autocast, "cuda", torch.bfloat16)
 def made(vocab_size: int, *overrides: str) -> tuple[Model, Mapping[str, Any]]:
     """Return a model with random weights and a tokenizer of letters, and the config."""
     config = composed(*overrides)
-    tokenizer, features = build_tokenizer(config | {"tokenizer": {"name": "char"}}), build_features(config)
+    tokenizer, features = build_tokenizer({**config, "tokenizer": {"name": "char"}}), build_features(config)
     tokenizer.fit([" " + "".join(chr(FIRST_LETTER + number) for number in range(vocab_size - 2))])  # and the blank
     features.normalize.fit([torch.randn(100, features.dim)])
     return build_model(config, tokenizer, features), config
@@ -240,7 +240,7 @@ class Step:
         self.optimizer = build_optimizer(dict(config), model, model.depths)
         self.max_norm = config["trainer"]["gradient_clip_val"]
         self.number = 0
-        self.average = moving_average(0.999)
+        self.average: Any = moving_average(0.999)  # called without a Trainer
         self.average._average_model = AveragedModel(model, use_buffers=True) if AVERAGE in ways else None
 
     def state(self) -> list[Tensor]:

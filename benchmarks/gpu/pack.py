@@ -127,8 +127,8 @@ def add_speech(manifest: Path, folder: Path, kilobits: float, num_workers: int) 
 
 def encode_file(utterance: Utterance, path: Path, kilobits: float) -> Utterance:
     """Write an utterance's audio to an Opus file; return the utterance of that file."""
-    segment = {} if utterance.offset is None else {"offset": utterance.offset, "duration": utterance.duration}
-    waveform = load_waveform(utterance.audio_filepath, SAMPLE_RATE, **segment).clamp(-1, 1)
+    offset, duration = utterance.offset, None if utterance.offset is None else utterance.duration
+    waveform = load_waveform(utterance.audio_filepath, SAMPLE_RATE, offset=offset, duration=duration).clamp(-1, 1)
     compression = 1 - (kilobits - MIN_KILOBITS) / (MAX_KILOBITS - MIN_KILOBITS)
     path.write_bytes(encode_audio(waveform.numpy(), SAMPLE_RATE, "OGG", "OPUS", compression))
     return replace(utterance, audio_filepath=str(path), offset=None, duration=len(waveform) / SAMPLE_RATE)

@@ -44,8 +44,8 @@ def write_report(
     ]
     lines += ["", "### Steps", "", *table(step_rows)]
     for name, step in steps.items():
-        if rows := tables_of(logs[name]):
-            lines += ["", f"### {step.description[0].upper()}{step.description[1:]}", "", *rows]
+        if tables := tables_of(logs[name]):
+            lines += ["", f"### {step.description[0].upper()}{step.description[1:]}", "", *tables]
     report_dir.mkdir(parents=True, exist_ok=True)
     write_whole_text(report_dir / "gpu.md", "\n".join(lines) + "\n")
     content = {"about": facts, "goals": verdicts, "steps": outcomes, "results": results}

@@ -182,8 +182,8 @@ def decode(source: Path, target: Path, cores: int, limit: int | None = None) -> 
 
 def decode_file(utterance: Utterance, path: Path) -> Utterance:
     """Write an utterance's audio to a WAV file; return the utterance of that file."""
-    segment = {} if utterance.offset is None else {"offset": utterance.offset, "duration": utterance.duration}
-    waveform = load_waveform(utterance.audio_filepath, SAMPLE_RATE, **segment)
+    offset, duration = utterance.offset, None if utterance.offset is None else utterance.duration
+    waveform = load_waveform(utterance.audio_filepath, SAMPLE_RATE, offset=offset, duration=duration)
     soundfile.write(path, waveform.numpy(), SAMPLE_RATE, subtype="PCM_16")
     return replace(utterance, audio_filepath=str(path), offset=None, duration=len(waveform) / SAMPLE_RATE)
 

@@ -11,6 +11,7 @@ from omegaconf import OmegaConf
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
+from asr.components.head.ctc_intermediate import CTCIntermediate
 from asr.core.data.waveforms import WaveformBatch
 from benchmarks.time_to_wer.lightning_watch import Watched
 from benchmarks.time_to_wer.peer import Job, num_parameters, optimizer_of_asr, transcriber
@@ -49,8 +50,9 @@ def config(job: Job) -> dict[str, Any]:
     }
     published_optimizer = PUBLISHED_OPTIMIZER | {"sched": {**PUBLISHED_OPTIMIZER["sched"], "d_model": shape.dim}}  # type: ignore[dict-item]
     head = job.speech.model.head
-    has_intermediate = not job.is_published and hasattr(head, "tapped")
-    interctc = {"loss_weights": [head.weight], "apply_at_layers": head.tapped} if has_intermediate else {}
+    interctc: dict[str, Any] = {"loss_weights": [], "apply_at_layers": []}
+    if not job.is_published and isinstance(head, CTCIntermediate):
+        interctc = {"loss_weights": [head.weight], "apply_at_layers": head.tapped}
     return {
         "sample_rate": job.speech.features.sample_rate,
         "labels": job.characters,
@@ -91,7 +93,7 @@ def config(job: Job) -> dict[str, Any]:
             "vocabulary": job.characters,
             "num_classes": len(job.characters),
         },
-        "interctc": interctc or {"loss_weights": [], "apply_at_layers": []},
+        "interctc": interctc,
         "optim": published_optimizer if job.is_published else asr_optimizer,
         **(
             {"spec_augment": {"_target_": f"{NEMO}.SpectrogramAugmentation"} | PUBLISHED_MASKS}
@@ -116,7 +118,10 @@ def trained(job: Job, watch: Watch, make: Callable[[pl.Trainer], Any]) -> tuple[
         max_steps=len(job.batches),
         max_epochs=1,
         log_every_n_steps=10,
-        **dict.fromkeys(("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary"), False),
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
         # Its loss is a sum over the tokens of an utterance, so that asr's limit would clip each step.
         gradient_clip_val=0.0,
     )

@@ -125,7 +125,7 @@ def fit(job: Job, watch: Watch) -> tuple[int, Transcribe]:
     blank, sample_rate = len(job.characters), job.speech.features.sample_rate
     extractor = ParakeetFeatureExtractor(feature_size=80, sampling_rate=sample_rate)
 
-    def features(waveforms: list[Tensor]) -> dict[str, Tensor]:
+    def features(waveforms: list[Tensor]) -> dict[str, Any]:
         arrays = [waveform.numpy() for waveform in waveforms]
         made = extractor(arrays, sampling_rate=sample_rate, return_tensors="pt")
         return {"input_features": made["input_features"], "attention_mask": made["attention_mask"]}

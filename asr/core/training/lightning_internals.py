@@ -136,7 +136,7 @@ def replace_process_watch(watch: Callable[[], None]) -> None:
     subprocess_script._launch_process_observer = lambda child_processes: watch()
 
 
-def moving_average(decay: float, make: Callable[..., EMAWeightAveraging] = EMAWeightAveraging) -> pl.Callback:
+def moving_average(decay: float, make: Callable[..., EMAWeightAveraging] = EMAWeightAveraging) -> EMAWeightAveraging:
     """Make the callback for an exponential moving average of the weights; frozen weights stay bit-identical.
 
     An update of Lightning 2.6 launches several operations for each weight, and reads from the device how often it has
