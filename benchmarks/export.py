@@ -255,7 +255,9 @@ def cold_start(contender: Contender, recording: str) -> None:
         command = ["-m", "asr.transcribe", str(contender.path.resolve()), recording]
         _python([*command, "--precision", contender.precision])
     else:
-        _python(["-c", readme_program(contender), recording], contender.path)
+        program = contender.path / "readme_program.py"  # a file, because it finds the model's files by its own path
+        program.write_text(readme_program(contender), encoding="utf-8")
+        _python([program.name, recording], contender.path)
 
 
 def readme_program(contender: Contender) -> str:
