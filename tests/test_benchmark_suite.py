@@ -9,6 +9,7 @@ from asr.core.checkpoint.load import write_bundle
 from asr.errors import InputError
 from benchmarks import (
     captions,
+    export,
     large_export,
     long_recording,
     optimizers,
@@ -129,6 +130,25 @@ def test_the_benchmark_of_large_exports_has_a_row_for_each_kind_of_weights(tmp_p
     assert 0 < float32["largest difference"] < 1e-4 < fp16["largest difference"] < 1e-2  # type: ignore[operator]
     assert fp16["GB on disk"] < 0.7 * float32["GB on disk"]  # type: ignore[operator]
     assert all(row["seconds"] > 0 and row["peak GB"] > 0 for row in (float32, fp16))  # type: ignore[operator]
+
+
+@pytest.mark.slow
+def test_the_benchmark_of_exports_runs_the_programs_of_readmes(fluent: Path, tmp_path: Path) -> None:
+    pytest.importorskip("onnxscript", reason="the extra onnx is not installed")
+    options = [str(fluent / "run" / "bundle"), str(fluent / "test.jsonl"), "--contenders", "ONNX float32"]
+    few = ["--seconds", "1", "--batch", "1", "--threads", "1", "--turns", "1", "--output-dir", str(tmp_path)]
+    assert export.main([*options, *few]) == 0
+    [total] = rows(tmp_path, "export_totals")
+    assert total["WER %"] < 5  # type: ignore[operator]
+    assert rows(tmp_path, "export_cold")[-1]["program"] == "ONNX float32, to the first text"
+
+
+def test_a_simulated_bulk_job_writes_every_part(tmp_path: Path) -> None:
+    """In a process of its own, because the benchmark replaces functions to count their calls."""
+    done = run_module("benchmarks.bulk", "simulate", "--hours", "2", "--output-dir", tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "600 utterances, 2 parts" in done.stdout
+    assert rows(tmp_path, "bulk_simulate")[-1]["step"] == "failures.jsonl and report.json"
 
 
 def test_the_benchmark_of_the_server_has_a_row_for_each_number_of_clients(fluent: Path, tmp_path: Path) -> None:
