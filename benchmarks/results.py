@@ -94,7 +94,7 @@ class Results:
         print(f"| {' | '.join(cells)} |", flush=True)
 
 
-def fixed(digits: int) -> Callable[[float], str]:
+def fixed(digits: int) -> Callable[[Any], str]:
     """Return a function that formats a number with `digits` decimal places."""
     return lambda value: f"{value:,.{digits}f}"
 
