@@ -3,7 +3,7 @@
     python -m benchmarks.time_to_wer recommended          # each toolkit's published recipe
     python -m benchmarks.time_to_wer equal                # equal batches, rates, speeds and initialisation
     python -m benchmarks.time_to_wer tuned                # after trials of learning rate, batch size and epochs
-    python -m benchmarks.time_to_wer optimizers --toolkits asr   # AdamW and Muon, the best two trials of each
+    python -m benchmarks.time_to_wer optimizers --toolkits asr   # asr's optimizers, the best two trials of each
     python -m benchmarks.time_to_wer finetuned --overrides init.from=MODEL corpus...   # asr's and NeMo's fine-tuning
 
 Each training is a process with one thread. The clock counts the CPU time of training steps, in which audio is read and

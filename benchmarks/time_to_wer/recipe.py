@@ -25,7 +25,8 @@ class Recipe(NamedTuple):
         toolkit: `ASR`, `NEMO` or `TRANSFORMERS`.
         name: name of the row.
         overrides: overrides of asr.train. NeMo and transformers take from them batches, learning rate, its schedule,
-            weight decay, speeds, size of the encoder and, NeMo only, the intermediate loss.
+            weight decay, speeds, size of the encoder, an optimizer other than AdamW and, NeMo only, the intermediate
+            loss.
         is_published: whether a peer uses the settings of its published recipe instead.
     """
 
