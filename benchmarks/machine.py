@@ -50,11 +50,16 @@ def synchronizer(device: str) -> Callable[[], object]:
     return torch.cuda.synchronize if device.startswith("cuda") else lambda: None
 
 
+def check_available(device: str) -> None:
+    """Check that this machine has the device, which is cpu or cuda."""
+    if device.startswith("cuda") and not torch.cuda.is_available():
+        raise InputError(f"--device must be available; got {device}, but this machine has no CUDA device. Use cpu.")
+
+
 def measure(device: str = "cpu", dtype: torch.dtype = torch.float32, turns: int = TURNS) -> Machine:
     """Measure the rates of matrix products in `dtype` and of copies: on a CPU per CPU second, on a GPU per second."""
+    check_available(device)
     on_card = device.startswith("cuda")
-    if on_card and not torch.cuda.is_available():
-        raise InputError(f"--device must be available; got {device}, but this machine has no CUDA device. Use cpu.")
     size, elements = (8192, 2**28) if on_card else (1536, 2**25)
     left, right = (torch.randn(size, size, device=device).to(dtype) for _ in range(2))
     source = torch.randn(elements, device=device)

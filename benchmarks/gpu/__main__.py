@@ -28,7 +28,7 @@ from benchmarks.gpu import launches
 from benchmarks.gpu.processes import DONE, run
 from benchmarks.gpu.report import OUTCOME, write_report
 from benchmarks.gpu.steps import FAST, REST, RIGHT, TRAINED, Part, Step, parts_of, steps_of
-from benchmarks.machine import about
+from benchmarks.machine import about, check_available
 
 MIN_SECONDS = 5.0  # time that must be left to start a step
 
@@ -66,8 +66,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.device is None and not torch.cuda.is_available():
         return launches.main(["--output-dir", str(options.output_dir)])
     options.device = options.device or "cuda"
-    if options.device == "cuda" and not torch.cuda.is_available():
-        raise InputError("--device must be available; got cuda, but this machine has no CUDA device. Use cpu.")
+    check_available(options.device)
     if options.tiny and options.device != "cpu":
         raise InputError("--tiny needs --device cpu; got cuda. Leave it out.")
     parts = parts_of(options.device, options.audio, options.tiny, options.overrides)

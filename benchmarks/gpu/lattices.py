@@ -14,7 +14,7 @@ from torch import Tensor
 from asr.base.kernels import ctc_loss, transducer_loss
 from asr.core.cli.command import run_command
 from benchmarks import results
-from benchmarks.machine import about
+from benchmarks.machine import about, check_available
 from benchmarks.results import Columns, Results, fixed
 
 NAME = "gpu_lattices"
@@ -30,6 +30,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--lattices", type=int, default=50, metavar="N", help="number of lattices (default: 50)")
     results.add_options(parser)
     options = parser.parse_args(arguments)
+    check_available(options.device)
     columns: Columns = {"loss": str, "logits": str, "by": str, "lattices": fixed(0), "not finite": fixed(0)}
     columns |= dict.fromkeys(("difference", "gradient difference"), lambda value: f"{value:.1e}")
     table = Results(NAME, columns, bars="difference")
