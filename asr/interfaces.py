@@ -154,9 +154,12 @@ class Subsampling(Protocol):
 
 
 class StreamingSubsampling(Subsampling, Protocol):
-    """A subsampling in which an encoder frame needs no feature frame after its own `stride` frames."""
+    """A subsampling in which an encoder frame needs at most `look_ahead` feature frames after its own ones."""
 
-    first_frames: int  # feature frames that the first encoder frame of a stream needs, at most `stride`
+    first_frames: (
+        int  # own feature frames of the first encoder frame of a stream, at most `stride`; others have `stride`
+    )
+    look_ahead: int  # number of feature frames that an encoder frame needs after its own ones; a multiple of `stride`
 
     def initial_state(self, batch: int) -> State: ...
     def step(
@@ -169,7 +172,8 @@ class StreamingSubsampling(Subsampling, Protocol):
                 that are not read.
             feature_lengths: number of valid frames, (B,); a multiple of `stride`, except at the end of a stream.
             state: state of the streams.
-            ahead: number of feature frames at the end that the next step computes again; a multiple of `stride`.
+            ahead: number of feature frames at the end that the next step gets again; a multiple of `stride`, and at
+                least `look_ahead`. The output has the encoder frames of all but the last `look_ahead` feature frames.
 
         Returns:
             The output (B, T', D), its lengths (B,), and the state before the `ahead` frames.
@@ -397,11 +401,14 @@ class StreamingEncoder(Encoder, Protocol):
     next chunk, by default `right_frames * stride`.
     """
 
+    chunk_multiple: int  # the number of encoder frames of each chunk is a multiple of this number
+    is_right_fixed: bool  # whether the right context is what the subsampling needs, and no other one is possible
+
     chunk_frames: int | None  # encoder frames of a chunk; None: a chunk is the whole utterance
     chunk_choices: tuple[int, ...]  # chunk sizes of a model without right context, trained for these only; (): any
     left_frames: int  # encoder frames before a chunk that the chunk attends to
     right_frames: int  # right context: encoder frames after a chunk that the chunk attends to
-    first_frames: int  # feature frames that the first encoder frame of a stream needs, at most `stride`
+    first_frames: int  # feature frames that the first encoder frame needs besides right context, at most `stride`
 
     def initial_state(self, batch: int, left_frames: int | None = None) -> State: ...
     def step(

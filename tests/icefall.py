@@ -109,8 +109,16 @@ def imported(names: Sequence[str]) -> Iterator[dict[str, Any]]:
 
 
 def encoder_of(modules: Modules, settings: Mapping[str, Any], num_mel_bins: int) -> nn.Module:
-    """Make icefall's front-end and encoder with the sizes of our encoder."""
+    """Make icefall's front-end and encoder with the sizes of our encoder, and its chunk and left context."""
     dims, block = settings["dims"], settings["block"]
+    causal: dict[str, Any] = {}
+    if settings["name"] == "zipformer_streaming":
+        chunk, left = settings["chunk_frames"], settings["left_frames"]
+        causal = {
+            "causal": True,
+            "chunk_size": (-1 if chunk is None else 2 * chunk,),
+            "left_context_frames": (2 * left,),
+        }
     theirs = nn.Module()
     theirs.encoder_embed = modules.front_end(num_mel_bins, dims[0], *settings["subsampling"]["channels"], dropout=0.1)
     theirs.encoder = modules.encoder(
@@ -127,6 +135,7 @@ def encoder_of(modules: Modules, settings: Mapping[str, Any], num_mel_bins: int)
         value_head_dim=(block["value_head_dim"],),
         pos_dim=block["position_dim"],
         dropout=0.1,
+        **causal,
     )
     return theirs
 
@@ -147,3 +156,21 @@ def encoded(theirs: Any, features: Tensor) -> Tensor:
     padding = torch.zeros(1, x.shape[1], dtype=torch.bool)
     out, _ = theirs.encoder(x.transpose(0, 1), lengths, padding)
     return out[:, 0]
+
+
+@torch.no_grad()
+def encoded_in_chunks(theirs: Any, features: Tensor, chunk: int) -> Tensor:
+    """Encode the whole chunks of one utterance (T, F), of `chunk` front-end frames each, as icefall decodes streams."""
+    front_end, encoder = theirs.encoder_embed, theirs.encoder
+    left = encoder.left_context_frames[0]
+    states, near, outs = encoder.get_init_states(), front_end.get_init_states(), []
+    states, near = [state.to(features.dtype) for state in states], near.to(features.dtype)
+    size, ahead = 2 * chunk, 7 + 2 * 3  # as in its streaming_decode.py
+    for begin in range(0, len(features) - size - ahead + 1, size):
+        seen = features[None, begin : begin + size + ahead]
+        x, lengths, near = front_end.streaming_forward(seen, torch.tensor([seen.shape[1]]), near)
+        before = max(0, left - begin // 2)  # frames of the left context before the utterance
+        padding = torch.arange(left + chunk)[None] < before
+        out, _, states = encoder.streaming_forward(x.transpose(0, 1), lengths, states, padding)
+        outs.append(out[:, 0])
+    return torch.cat(outs)

@@ -14,7 +14,7 @@ from asr.components.encoder.subsampling.strided_conv import StridedConv
 from asr.core.build import build_features, build_model, build_tokenizer, component
 from asr.core.recognition.cached_stream import with_room
 from asr.errors import InputError
-from asr.interfaces import Encoded, State, Tap
+from asr.interfaces import Encoded, State, StreamingEncoder, Tap
 from tests.conftest import ENCODERS, NOT_CHUNK_BY_CHUNK, OTHER_PARTS, SMALLEST_ENCODERS, overridden, resolved
 from tests.refusals import refused
 from tests.test_attention import encoding
@@ -45,7 +45,7 @@ def make(overrides: list[str], dtype: torch.dtype = torch.float64, **changes: An
 
 
 def stream(
-    encoder: ConformerStreaming, features: Tensor, chunk: int, taps: dict[int, Tap] | None = None
+    encoder: StreamingEncoder, features: Tensor, chunk: int, taps: dict[int, Tap] | None = None
 ) -> tuple[Tensor, dict[int, Tensor], State]:
     """Encode an utterance's frames (T, F) chunk by chunk with right context."""
     state, outs, tapped = encoder.initial_state(1), [], []
@@ -60,7 +60,7 @@ def stream(
     return torch.cat(outs), {index: torch.cat([block[index] for block in tapped]) for index in tapped[0]}, state
 
 
-def whole(encoder: ConformerStreaming, features: Tensor, taps: dict[int, Tap] | None = None) -> Encoded:
+def whole(encoder: StreamingEncoder, features: Tensor, taps: dict[int, Tap] | None = None) -> Encoded:
     return encoder(features[None], torch.tensor([len(features)]), taps or {})
 
 

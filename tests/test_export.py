@@ -12,7 +12,7 @@ from tests.conftest import OTHER_PARTS, SMALLEST_ENCODERS, STACKS, overridden, r
 PARTS = {(part.group, part.name): part for part in reversed(OTHER_PARTS)}
 CASES = [
     *(
-        pytest.param([f"encoder={name}"], marks=[pytest.mark.slow] * (name in ("conformer_streaming_xs", "lstm")))
+        pytest.param([f"encoder={name}"], marks=[pytest.mark.slow] * ("streaming" in name or name == "lstm"))
         for name in SMALLEST_ENCODERS
     ),
     *(pytest.param(part.overrides, marks=pytest.mark.slow) for part in PARTS.values()),

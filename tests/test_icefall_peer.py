@@ -13,7 +13,8 @@ from asr.convert import main
 from asr.core.build import component
 from asr.core.checkpoint.load import load_recognizer
 from tests.conftest import overridden, resolved
-from tests.icefall import Modules, encoded, encoder_of, icefall, needs_icefall, randomize
+from tests.icefall import Modules, encoded, encoded_in_chunks, encoder_of, icefall, needs_icefall, randomize
+from tests.test_conformer_streaming import stream
 from tests.test_icefall import subwords
 from tests.test_parakeet import sound
 
@@ -26,17 +27,19 @@ DIFFERENT_STACKS |= {"feed_forward_dims": [32, 40, 48, 32], "kernel_sizes": [31,
 CASES = {f"zipformer_{size}": {} for size in ("xs", "s", "m", "l")} | {"zipformer_xs, other stacks": DIFFERENT_STACKS}
 
 
+# Two kinds of kernels: of fewer and of more frames than a chunk of 0.16 s.
+STREAMING_STACKS = {"layers": [1, 2, 1, 1], "strides": [2, 1, 8, 4], "heads": [4, 4, 8, 4], "chunk_frames": 4}
+STREAMING_STACKS |= {"feed_forward_dims": [32, 40, 48, 32], "kernel_sizes": [31, 7, 3, 15], "left_frames": 32}
+
+
 @pytest.fixture(scope="module")
 def modules() -> Iterator[Modules]:
     with icefall() as made:
         yield made
 
 
-@pytest.mark.parametrize("case", CASES)
-@torch.no_grad()
-def test_an_utterance_has_icefalls_output(case: str, modules: Modules) -> None:
-    config = resolved(f"encoder={case.partition(',')[0]}", "head=ctc")["encoder"]
-    settings = overridden(config, CASES[case])
+def with_the_same_weights(settings: Any, modules: Modules) -> tuple[Any, Any]:
+    """Make our encoder and icefall's, in float64."""
     encoder: Any = component("encoder", settings)(NUM_MEL_BINS).double().eval()
     theirs = encoder_of(modules, settings, NUM_MEL_BINS).double().eval()
     randomize(theirs)
@@ -46,6 +49,14 @@ def test_an_utterance_has_icefalls_output(case: str, modules: Modules) -> None:
     assert all(name.endswith("bypass_scale") for name in unused), "icefall's comment says so of these"
     shapes = {ours: tensor.shape for ours, tensor in encoder.state_dict().items()}
     encoder.load_state_dict({ours: weights[name].reshape(shapes[ours]) for ours, name in theirs_of.items()})
+    return encoder, theirs
+
+
+@pytest.mark.parametrize("case", CASES)
+@torch.no_grad()
+def test_an_utterance_has_icefalls_output(case: str, modules: Modules) -> None:
+    config = resolved(f"encoder={case.partition(',')[0]}", "head=ctc")["encoder"]
+    encoder, theirs = with_the_same_weights(overridden(config, CASES[case]), modules)
     generator = torch.Generator().manual_seed(1)
     for frames in FRAMES:
         features = 3 * torch.randn(frames, NUM_MEL_BINS, generator=generator, dtype=torch.float64)
@@ -53,6 +64,34 @@ def test_an_utterance_has_icefalls_output(case: str, modules: Modules) -> None:
         expected = encoded(theirs, features)
         assert int(actual.lengths[0]) == encoder.output_lengths(frames) == len(expected)
         torch.testing.assert_close(actual.out[0], expected, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("case", "changes"),
+    [
+        *((f"zipformer_streaming_{size}", {}) for size in ("xs", "s")),
+        *(("zipformer_streaming_xs", {"chunk_frames": chunk}) for chunk in (4, 16, None)),
+        ("zipformer_streaming_xs", {"dims": [16, 24, 32, 20]} | STREAMING_STACKS),
+    ],
+    ids=str,
+)
+@torch.no_grad()
+def test_a_streaming_zipformer_has_icefalls_output_for_an_utterance_and_for_its_chunks(
+    case: str, changes: dict[str, Any], modules: Modules
+) -> None:
+    settings = overridden(resolved(f"encoder={case}", "head=ctc")["encoder"], changes)
+    encoder, theirs = with_the_same_weights(settings, modules)
+    generator = torch.Generator().manual_seed(1)
+    for frames in FRAMES:
+        features = 3 * torch.randn(frames, NUM_MEL_BINS, generator=generator, dtype=torch.float64)
+        expected = encoded(theirs, features)
+        actual = encoder(features[None], torch.tensor([frames])).out[0]
+        torch.testing.assert_close(actual, expected, rtol=0, atol=1e-6)
+        if frames > 500 and encoder.chunk_frames:
+            in_chunks = encoded_in_chunks(theirs, features, 2 * encoder.chunk_frames)
+            ours, _, _ = stream(encoder, features, encoder.chunk_frames)
+            assert len(in_chunks) >= len(ours) - encoder.chunk_frames
+            torch.testing.assert_close(ours[: len(in_chunks)], in_chunks, rtol=0, atol=1e-6)
 
 
 class TheirModel(torch.nn.Module):

@@ -32,7 +32,7 @@ class Net(nn.Module):
         super().__init__()
         torch.manual_seed(0)
         config = resolved(*overrides)
-        encoder = overridden(config["encoder"], SMALL | {"segment": 5})
+        encoder = overridden(config["encoder"], SMALL | {"segment": 5, "training_chunk_frames": [4]})
         self.encoder = component("encoder", encoder)(NUM_MEL_BINS).double()
         for module in self.modules():
             if isinstance(module, Dropout):

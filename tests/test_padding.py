@@ -46,7 +46,7 @@ NARROW = {  # for gradients
 FEW_CHANNELS = {"num_channels": 4, "channels": [4, 4, 4], "dropout": 0.0}
 NEAR = {"context": 3, "left": 3, "right": 2}  # frames; most utterances are several times as long
 SEGMENTS = {"segment": 4, "training_memory": 3, "memory": 5}
-CHUNKS = {"chunk_frames": 3, "left_frames": 4, "right_frames": 2}
+CHUNKS = {"chunk_frames": 4, "left_frames": 4, "right_frames": 2}
 SIZES = SEGMENTS | CHUNKS | {f"training_{name}": [frames] for name, frames in CHUNKS.items()}
 
 

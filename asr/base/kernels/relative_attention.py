@@ -141,18 +141,19 @@ def _weighted(query: Tensor, key: Tensor, value: Tensor, bias: Tensor, dropout: 
 
 
 def scores_by_key(scores: Tensor) -> Tensor:
-    """Convert scores by distance to scores by key, for Q queries that are also the keys.
+    """Convert scores by distance to scores by key, for Q queries that are also the last of K keys.
 
     Args:
-        scores: (B, H, Q, 2Q - 1), by descending distance.
+        scores: (B, H, Q, Q + K - 1), by descending distance.
 
     Returns:
-        (B, H, Q, Q): scores of each query and key.
+        (B, H, Q, K): scores of each query and key.
     """
     if not wants_plain():
         return relative_shift(scores)
-    frame = torch.arange(scores.shape[2], device=scores.device)
-    column = frame + frame.flip(0)[:, None]
+    queries, distances = scores.shape[2:]
+    first = torch.arange(queries - 1, -1, -1, device=scores.device)[:, None]  # column of the first key, by query
+    column = first + torch.arange(distances - queries + 1, device=scores.device)
     return scores.gather(3, column.expand(*scores.shape[:2], -1, -1))
 
 

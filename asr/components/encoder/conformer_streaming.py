@@ -1,6 +1,6 @@
 """The streaming Conformer encoder."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Annotated, Any, Self, cast
 
 import torch
@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from asr.base.kernels.positions import sinusoids
 from asr.base.settings.rule import Dim, Layers, list_of, or_null, whole
 from asr.components.encoder.conformer import Conformer, LastNorm
-from asr.components.encoder.earlier_frames import Chunks, EarlierResults, StreamState
+from asr.components.encoder.earlier_frames import Chunks, EarlierResults, StreamState, drawn, named_state, state_of
 from asr.components.encoder.stack import run_blocks, with_blocks
 from asr.errors import InputError
 from asr.interfaces import NO_TAPS, ConformerPart, Encoded, State, StreamingSubsampling, Subsampling, Taps
@@ -51,6 +51,8 @@ class ConformerStreaming(Conformer):
     """
 
     takes_chunks = True
+    chunk_multiple = 1
+    is_right_fixed = False
     subsampling: StreamingSubsampling
 
     def __init__(
@@ -115,7 +117,7 @@ class ConformerStreaming(Conformer):
             left_frames: left context in encoder frames; None: the encoder's setting.
         """
         left, weight = self.left_frames if left_frames is None else left_frames, next(self.parameters())
-        state = _named("subsampling", self.subsampling.initial_state(batch))
+        state = named_state("subsampling", self.subsampling.initial_state(batch))
         for number in range(len(self.blocks)):
             state[f"blocks.{number}.keys_values"] = weight.new_zeros(batch, left, 2 * self.output_dim)
             state[f"blocks.{number}.frames"] = weight.new_zeros(batch, self._num_kept, self.output_dim)
@@ -140,15 +142,15 @@ class ConformerStreaming(Conformer):
             The encoder's output for the chunks, and the next state.
         """
         ahead = self.right_frames * self.stride if ahead is None else ahead
-        before, left = _part(state, "subsampling"), state["blocks.0.keys_values"].shape[1]
+        before, left = state_of(state, "subsampling"), state["blocks.0.keys_values"].shape[1]
         x, seen_lengths, subsampling_state = self.subsampling.step(features, feature_lengths, before, ahead)
         frames = x.shape[1] - ahead // self.stride
         lengths = seen_lengths.clamp(max=frames)
         absent = padding_mask(state["seen"], left).flip(1)  # (B, M), valid frames last
         hidden = torch.cat([absent, padding_mask(seen_lengths, x.shape[1])], dim=1)[:, None]  # (B, 1, M + Q)
-        pasts = [StreamState(**_part(state, f"blocks.{number}")) for number in range(len(self.blocks))]
+        pasts = [StreamState(**state_of(state, f"blocks.{number}")) for number in range(len(self.blocks))]
         x, blocks, afters = self._through(x, hidden, pasts, taps)
-        new = _named("subsampling", subsampling_state)
+        new = named_state("subsampling", subsampling_state)
         for number, (keys_values, inputs) in enumerate(cast(list[StreamState], afters)):
             new[f"blocks.{number}.keys_values"] = keys_values.narrow(1, frames, left)
             new[f"blocks.{number}.frames"] = inputs.narrow(1, frames, pasts[number].frames.shape[1])
@@ -183,24 +185,12 @@ class ConformerStreaming(Conformer):
     def _drawn(self) -> tuple[int | None, int, int]:
         """Draw the chunk size and contexts of a training batch from torch's CPU generator, seeded for each batch."""
         chunks, lefts, rights = self.training_chunk_frames, self.training_left_frames, self.training_right_frames
-        return _one_of(chunks), _one_of(lefts), _one_of(rights)
+        return drawn(chunks), drawn(lefts), drawn(rights)
 
 
 def _streaming(subsampling: Subsampling) -> StreamingSubsampling:
     """Return the subsampling, after checking that it can use results of earlier chunks."""
-    if subsampling.streaming is None:
-        must = "encoder.subsampling must be able to continue from chunk to chunk in conformer_streaming"
+    if subsampling.streaming is None or subsampling.streaming.look_ahead:
+        must = "encoder.subsampling must continue from chunk to chunk without later frames in conformer_streaming"
         raise InputError(f"{must}; {type(subsampling).__name__} cannot. Take encoder/subsampling=strided_conv.")
     return subsampling.streaming
-
-
-def _one_of(choices: Sequence[Any]) -> Any:
-    return choices[int(torch.randint(len(choices), ()))]
-
-
-def _named(name: str, state: State) -> State:
-    return {f"{name}.{key}": value for key, value in state.items()}
-
-
-def _part(state: State, name: str) -> State:
-    return {key.removeprefix(f"{name}."): value for key, value in state.items() if key.startswith(f"{name}.")}

@@ -1,10 +1,13 @@
 """Results of a streaming encoder's blocks for earlier frames: of all chunks in a batch, or the state of streams."""
 
-from typing import NamedTuple, Protocol
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Protocol
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+
+from asr.interfaces import State
 
 
 class EarlierResults(Protocol):
@@ -85,3 +88,18 @@ class Chunks(NamedTuple):
 
     def after(self, keys_values: Tensor, frames: Tensor) -> None:
         """Return None: all chunks are in the batch, so no later chunk needs a state."""
+
+
+def drawn(choices: Sequence[Any]) -> Any:
+    """Draw one of the values of a setting with torch's CPU generator, with equal probabilities."""
+    return choices[int(torch.randint(len(choices), ()))]
+
+
+def named_state(name: str, state: State) -> State:
+    """Return the state of a part as a part of the encoder's state."""
+    return {f"{name}.{key}": value for key, value in state.items()}
+
+
+def state_of(state: State, name: str) -> State:
+    """Return the state of a part from the encoder's state."""
+    return {key.removeprefix(f"{name}."): value for key, value in state.items() if key.startswith(f"{name}.")}

@@ -93,13 +93,16 @@ class Zipformer(nn.Module):
 
     def forward(self, features: Tensor, feature_lengths: Tensor, taps: Taps = NO_TAPS) -> Encoded:
         """Encode features (B, T, F) with lengths (B,) to (B, T', D), (B,)."""
-        x, lengths = self.subsampling(features, feature_lengths)
+        return self.through(*self.subsampling(features, feature_lengths), taps, at_once)
+
+    def through(self, x: Tensor, lengths: Tensor, taps: Taps, prepare: "Prepare") -> Encoded:
+        """Run the stacks over the front-end's output x (B, T, D) with lengths (B,)."""
         outs: list[Tensor] = []
         tapped: dict[int, Encoded] = {}
         first = 0  # index of the stack's first block
         for stack in cast("list[Stack]", [*self.stacks]):
             x = F.pad(x, (0, stack.dim - x.shape[2]))  # a negative number cuts
-            x, blocks = stack(x, lengths, taps, first)
+            x, blocks = stack(x, lengths, taps, first, prepare)
             outs.append(x)
             tapped |= blocks
             first += len(stack.blocks)
@@ -117,18 +120,29 @@ class Stack(nn.Module):
         self.blocks = nn.ModuleList(blocks)
         self.bypass = Bypass(dim) if stride > 1 else None
 
-    def forward(self, x: Tensor, lengths: Tensor, taps: Taps, first: int) -> tuple[Tensor, Mapping[int, Encoded]]:
+    def forward(
+        self, x: Tensor, lengths: Tensor, taps: Taps, first: int, prepare: "Prepare"
+    ) -> tuple[Tensor, Mapping[int, Encoded]]:
         """Map (B, T, D) to (B, T, D), and the outputs of the tapped blocks; `first` is the index of the first block."""
         out = x
         if self.pooling is not None:
             out, lengths = self.pooling(x, lengths)
         padding = padding_mask(lengths, out.shape[1])
-        positions = cast(Any, self.blocks[0]).positions(out)
-        out, blocks = run_blocks(self.blocks, out, padding, taps, lambda block, x: block(x, positions, padding), first)
+        out, blocks = run_blocks(self.blocks, out, padding, taps, prepare(self, out, lengths, padding), first)
         tapped = with_blocks(out, lengths, blocks).blocks
         if self.bypass is not None:
             out = self.bypass(x, repeated(out, self.stride, x.shape[1]))
         return out, tapped
+
+
+Prepare = Callable[[Stack, Tensor, Tensor, Tensor], Callable[[nn.Module, Tensor], Tensor]]
+"""Given a stack, its input (B, T, D), lengths (B,) and the padding mask (B, T), makes a function that runs a block."""
+
+
+def at_once(stack: Stack, x: Tensor, lengths: Tensor, padding: Tensor) -> Callable[[nn.Module, Tensor], Tensor]:
+    """Make the function that runs a block of a stack over whole utterances."""
+    positions = cast(Any, stack.blocks[0]).positions(x)
+    return lambda block, x: block(x, positions, padding)
 
 
 def _widest(outs: Sequence[Tensor]) -> Tensor:

@@ -1,6 +1,6 @@
 """Parts that the blocks, the stacks and the front-end of a Zipformer share."""
 
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -94,6 +94,24 @@ class Pooling(nn.Module):
         groups = torch.where(after[:, :, None], last, x).unflatten(1, (-1, self.stride))  # (B, T', stride, D)
         pooled = (groups * self.weight.softmax(dim=0)[:, None]).sum(dim=2)
         return pooled, (lengths + self.stride - 1) // self.stride
+
+
+class ChunkView(NamedTuple):
+    """What the Q frames of the input of a streaming block see.
+
+    Args:
+        positions: encodings of the distances to M earlier and Q new frames, (2 Q + M - 1, position_dim).
+        hidden: True where a frame must not attend to another one, (B, Q or 1, M + Q).
+        padding: padding mask, (B, Q).
+        chunk: number of frames of a chunk.
+        ends: number of frames from the first frame of a chunk to its end, (B,), as in `ChunkConvolution.in_chunks`.
+    """
+
+    positions: Tensor
+    hidden: Tensor
+    padding: Tensor
+    chunk: int
+    ends: Tensor
 
 
 def repeated(x: Tensor, stride: int, num_frames: int) -> Tensor:

@@ -33,6 +33,8 @@ class OnnxStreamingEncoder:
         self.chunk_choices = made_of.chunk_choices
         self.left_frames = made_of.left_frames
         self.right_frames = made_of.right_frames
+        self.chunk_multiple = made_of.chunk_multiple
+        self.is_right_fixed = made_of.is_right_fixed
         self.first_frames = made_of.first_frames
         meta = made_of.initial_state(1)
         self._state = {name: torch.zeros(rows.shape[1:], dtype=rows.dtype) for name, rows in meta.items()}

@@ -64,6 +64,9 @@ class CachedStream:
         if encoder.chunk_choices and chunk not in (*encoder.chunk_choices, encoder.chunk_frames):
             must = f"chunk_seconds must be {listed(model)} for this model"
             raise InputError(f"{must}; got {chunk * frame_seconds:g}.")
+        if chunk % encoder.chunk_multiple:
+            must = f"chunk_seconds must be a multiple of {encoder.chunk_multiple * frame_seconds:g} for this model"
+            raise InputError(f"{must}; got {chunk * frame_seconds:g}.")
         left = _frames(settings.left_seconds, frame_seconds, least=0, default=encoder.left_frames)
         right = _frames(settings.right_seconds, frame_seconds, least=0, default=encoder.right_frames)
         self.chunk = chunk * self.encoder.stride  # feature frames
@@ -72,6 +75,9 @@ class CachedStream:
             if model.is_program and given != frames:
                 must = f"{side}_seconds is fixed when a model is exported ({frames} encoder frames)"
                 raise InputError(f"{must}; got {given}. Leave it out.")
+        if encoder.is_right_fixed and right != encoder.right_frames:
+            must = f"right_seconds must be {encoder.right_frames * frame_seconds:g} for this model"
+            raise InputError(f"{must}, whose first layers need them; got {right * frame_seconds:g}. Leave it out.")
         self.right = right * self.encoder.stride  # feature frames of right context; they also begin the next chunk
         self.chunk_seconds, self.right_seconds = chunk * model.frame_seconds, right * model.frame_seconds
         self.endpoint = _frames(settings.endpoint_seconds, frame_seconds, least=1, default=None)

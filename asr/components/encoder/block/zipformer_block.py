@@ -1,6 +1,6 @@
 """The block of a Zipformer."""
 
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -9,6 +9,7 @@ from asr.base.kernels.positions import compact_positions
 from asr.base.kernels.relative_attention import scores_by_key
 from asr.base.settings.rule import Dim, Probability, whole
 from asr.components.encoder.block.convolution.depthwise_convolution import DepthwiseConvolution
+from asr.components.encoder.block.convolution.gated import GatedConvolution
 from asr.components.encoder.stack import FeedForward
 from asr.components.encoder.zipformer_parts import BiasNorm, Bypass, SwooshL, SwooshR, scaled
 from asr.errors import InputError
@@ -17,6 +18,7 @@ EvenDim = Annotated[int, whole(2, 65_536)]
 # Factors of the initial weights of the last layer of each branch. Small branches keep a new network close to the
 # identity, so that it trains without limits on the size of activations.
 MIX, FEED_FORWARD, POSITION = 0.05, 0.1, 0.05
+Convolution = TypeVar("Convolution", bound=GatedConvolution)
 
 
 class ZipformerBlock(nn.Module):
@@ -67,18 +69,27 @@ class ZipformerBlock(nn.Module):
         self.feed_forward1 = _feed_forward(dim, feed_forward_dim * 3 // 4, dropout)
         self.nonlinear_attention = NonlinearAttention(dim)
         self.attention1 = AttentionByWeights(dim, num_heads, value_head_dim)
-        self.convolution1 = _convolution(dim, kernel_size)
+        self.convolution1 = self.make_convolution(dim, kernel_size)
         self.feed_forward2 = _feed_forward(dim, feed_forward_dim, dropout)
         self.bypass_middle = Bypass(dim)
         self.attention2 = AttentionByWeights(dim, num_heads, value_head_dim)
-        self.convolution2 = _convolution(dim, kernel_size)
+        self.convolution2 = self.make_convolution(dim, kernel_size)
         self.feed_forward3 = _feed_forward(dim, feed_forward_dim * 5 // 4, dropout)
         self.norm = BiasNorm(dim)
         self.bypass = Bypass(dim)
 
-    def positions(self, x: Tensor) -> Tensor:
-        """Encode the distances T'-1 .. -(T'-1) between the frames of x (B, T', D) as (2T' - 1, position_dim)."""
-        return compact_positions(x.shape[1], self.position_dim, x.device).to(x.dtype)
+    def make_convolution(self, dim: int, kernel_size: int) -> GatedConvolution:
+        """Make a convolution module."""
+        return small_output(DepthwiseConvolution(dim, no_norm, SwooshR, kernel_size=kernel_size, bias=True))
+
+    def positions(self, x: Tensor, earlier: int = 0) -> Tensor:
+        """Encode the distances from the frames of x (B, T', D) to all frames, of which `earlier` come before x.
+
+        Shapes: returns (2 T' + earlier - 1, position_dim), by descending distance from T' + earlier - 1 on.
+        """
+        frames = x.shape[1]
+        encodings = compact_positions(frames + earlier, self.position_dim, x.device).to(x.dtype)
+        return encodings.narrow(0, 0, 2 * frames + earlier - 1)
 
     def forward(self, x: Tensor, positions: Tensor, padding_mask: Tensor) -> Tensor:
         """Map x (B, T', D) to (B, T', D); `positions` are those of the method, padding_mask is (B, T')."""
@@ -114,11 +125,25 @@ class AttentionWeights(nn.Module):
 
     def forward(self, x: Tensor, positions: Tensor, padding_mask: Tensor) -> Tensor:
         """Map x (B, T', D), encodings of distances and padding_mask (B, T') to (B, H, T', T')."""
-        query, key, by_distance = (self._heads(part) for part in self.projection(x).split(self.sizes, dim=-1))
-        distance = self._heads(self.position(positions))  # (H, 2T' - 1, position_head_dim)
+        query, key, by_distance = self.project(x)
+        return self.weigh(query, key, by_distance, positions, padding_mask[:, None])
+
+    def project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Map x (B, T', D) to queries, keys and queries for distances, (B, T', H dim of a head) each."""
+        query, key, by_distance = self.projection(x).split(self.sizes, dim=-1)
+        return query, key, by_distance
+
+    def weigh(self, query: Tensor, key: Tensor, by_distance: Tensor, positions: Tensor, hidden: Tensor) -> Tensor:
+        """Compute the weights (B, H, Q, K) of Q queries, the last of K frames.
+
+        Shapes: query (B, Q, D'), key (B, K, D'), by_distance (B, Q, D''), hidden (B, Q or 1, K): True where a query
+        must not attend to a key.
+        """
+        query, key, by_distance = (self._heads(part) for part in (query, key, by_distance))
+        distance = self._heads(self.position(positions))  # (H, Q + K - 1, position_head_dim)
         scores = query @ key.transpose(-1, -2) + scores_by_key(by_distance @ distance.transpose(-1, -2))
         # Half of the lowest number: finite, so that an utterance without frames has weights, too.
-        return scores.masked_fill(padding_mask[:, None, None], torch.finfo(scores.dtype).min / 2).softmax(dim=-1)
+        return scores.masked_fill(hidden[:, None], torch.finfo(scores.dtype).min / 2).softmax(dim=-1)
 
     def _heads(self, x: Tensor) -> Tensor:
         return x.unflatten(-1, (self.num_heads, -1)).transpose(-2, -3)
@@ -135,7 +160,11 @@ class AttentionByWeights(nn.Module):
 
     def forward(self, x: Tensor, weights: Tensor) -> Tensor:
         """Map x (B, T', D), with weights (B, H, T', T'), to (B, T', D)."""
-        value = self.value(x).unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
+        return self.mix(self.value(x), weights)
+
+    def mix(self, values: Tensor, weights: Tensor) -> Tensor:
+        """Map values (B, K, H dim of a head), with weights (B, H, Q, K), to (B, Q, D)."""
+        value = values.unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
         return self.output((weights @ value).transpose(1, 2).flatten(2))
 
 
@@ -151,8 +180,16 @@ class NonlinearAttention(nn.Module):
 
     def forward(self, x: Tensor, weights: Tensor) -> Tensor:
         """Map x (B, T', D), with the weights of a head (B, 1, T', T'), to (B, T', D)."""
+        return self.mix(*self.project(x), weights)
+
+    def project(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Map x (B, T', D) to values and gates of the output, (B, T', 3/4 D) each."""
         gate, value, output_gate = self.projection(x).chunk(3, dim=-1)
-        return self.output((weights[:, 0] @ (value * gate.tanh())) * output_gate)
+        return value * gate.tanh(), output_gate
+
+    def mix(self, values: Tensor, output_gate: Tensor, weights: Tensor) -> Tensor:
+        """Map values (B, K, 3/4 D) and gates (B, Q, 3/4 D), with weights (B, 1, Q, K), to (B, Q, D)."""
+        return self.output((weights[:, 0] @ values) * output_gate)
 
 
 class NoNorm(nn.Module):
@@ -171,7 +208,12 @@ def _feed_forward(dim: int, feed_forward_dim: int, dropout: float) -> FeedForwar
     return made
 
 
-def _convolution(dim: int, kernel_size: int) -> DepthwiseConvolution:
-    made = DepthwiseConvolution(dim, lambda channels: NoNorm(), SwooshR, kernel_size=kernel_size, bias=True)
-    scaled(made.pointwise2, MIX)
-    return made
+def no_norm(channels: int) -> NoNorm:
+    """Make the norm of a convolution module."""
+    return NoNorm()
+
+
+def small_output(convolution: Convolution) -> Convolution:
+    """Reduce the initial weights of the last layer of a convolution module."""
+    scaled(convolution.pointwise2, MIX)
+    return convolution

@@ -36,6 +36,7 @@ class CausalConv(nn.Module):
 
     stride = STRIDE**NUM_STAGES
     first_frames = 1
+    look_ahead = 0
 
     def __init__(self, input_dim: int, output_dim: int, *, num_channels: Dim, dropout: Probability) -> None:
         super().__init__()

@@ -35,6 +35,7 @@ class DepthwiseConv(nn.Module):
 
     stride = STRIDE**NUM_STAGES
     first_frames = stride
+    look_ahead = 0
 
     def __init__(self, input_dim: int, output_dim: int, *, num_channels: Dim, dropout: Probability) -> None:
         super().__init__()

@@ -25,6 +25,7 @@ class StridedConv(nn.Module):
 
     stride = STRIDE * STRIDE
     first_frames = stride  # feature frames that the first encoder frame of a stream needs
+    look_ahead = 0
     reads_weights_of = ("linear",)  # its weights are read without calling it, so an adapter would have no effect
 
     def __init__(self, input_dim: int, output_dim: int, *, num_channels: Dim, dropout: Probability) -> None:
