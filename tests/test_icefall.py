@@ -15,13 +15,16 @@ from asr.base.settings.conf import default_settings
 from asr.convert import main
 from asr.core.build import build_features
 from asr.core.checkpoint.load import load_recognizer
+from asr.core.recognition.cached_stream import CachedStream
+from asr.core.recognition.captions import StreamSettings
 from asr.core.recognition.feature_stream import Remainder, stream_features
+from asr.core.recognition.latency import latencies, set_latency
 from asr.core.run.initialization import with_parts
 from asr.errors import InputError
 from asr.merge import main as merge
 from asr.train import train
 from tests.conftest import STACKS, settings_with, tone_corpus
-from tests.refusals import refused
+from tests.refusals import mentions, refused
 from tests.test_parakeet import sound
 from tests.test_train import losses
 from tests.tones import sentences
@@ -50,8 +53,8 @@ def subwords(cased: Callable[[str], str] = str.upper) -> bytes:
     return model.getvalue()
 
 
-def layer(dim: int, heads: int, inner: int, kernel: int) -> dict[str, tuple[int, ...]]:
-    """Return the shapes of the tensors of icefall's layer."""
+def layer(dim: int, heads: int, inner: int, kernel: int, causal: bool) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of the tensors of icefall's layer; `causal`: for streaming."""
     gated = dim * 3 // 4
     linear = {
         "self_attn1.in_proj": (heads * VALUE_DIM, dim),
@@ -67,15 +70,20 @@ def layer(dim: int, heads: int, inner: int, kernel: int) -> dict[str, tuple[int,
         "nonlin_attention.in_proj": (3 * gated, dim),
         "nonlin_attention.out_proj": (dim, gated),
         "conv_module1.in_proj": (2 * dim, dim),
-        "conv_module1.depthwise_conv": (dim, 1, kernel),
         "conv_module1.out_proj": (dim, dim),
         "conv_module2.in_proj": (2 * dim, dim),
-        "conv_module2.depthwise_conv": (dim, 1, kernel),
         "conv_module2.out_proj": (dim, dim),
         "self_attn_weights.in_proj": (heads * (2 * QUERY_DIM + 4), dim),
     }
+    kernels = {"causal_conv": (dim, 1, kernel // 2 + 1), "chunkwise_conv": (dim, 1, kernel)}
+    for module in ("conv_module1", "conv_module2"):
+        convolution = f"{module}.depthwise_conv"
+        linear |= {f"{convolution}.{name}": size for name, size in kernels.items()} if causal else {}
+        linear |= {} if causal else {convolution: (dim, 1, kernel)}
     shapes: dict[str, tuple[int, ...]] = {f"{name}.weight": shape for name, shape in linear.items()}
     shapes |= {f"{name}.bias": shape[:1] for name, shape in linear.items()}
+    if causal:
+        shapes |= {f"conv_module{n}.depthwise_conv.chunkwise_conv_scale": (2, dim, kernel) for n in (1, 2)}
     shapes["self_attn_weights.linear_pos.weight"] = (heads * 4, POSITION_DIM)
     shapes |= {f"{name}bypass_scale": (dim,) for name in ("", "bypass.", "bypass_mid.")}
     return shapes | {"norm.log_scale": (), "norm.bias": (dim,)}
@@ -102,8 +110,10 @@ def head_shapes(heads: Sequence[str], vocab_size: int, context: int) -> dict[str
     return shapes
 
 
-def checkpoint(vocab_size: int, heads: Sequence[str] = (CTC,), context: int = CONTEXT) -> dict[str, Tensor]:
-    """Make icefall's tensors of a Zipformer, with random values."""
+def checkpoint(
+    vocab_size: int, heads: Sequence[str] = (CTC,), context: int = CONTEXT, causal: bool = False
+) -> dict[str, Tensor]:
+    """Make icefall's tensors of a Zipformer, with random values; `causal`: for streaming."""
     first, second, third = CHANNELS
     convolutions = {"conv.0": (first, 1, 3, 3), "conv.4": (second, first, 3, 3), "conv.7": (third, second, 3, 3)}
     convolutions["convnext.depthwise_conv"] = (third, 1, 7, 7)
@@ -122,7 +132,7 @@ def checkpoint(vocab_size: int, heads: Sequence[str] = (CTC,), context: int = CO
             shapes |= {f"{begin}downsample.bias": (stride,), f"{begin}out_combiner.bypass_scale": (sizes[0],)}
         inner = f"{begin}encoder.layers" if stride > 1 else f"{begin}layers"
         for number in range(layers):
-            shapes |= {f"{inner}.{number}.{name}": shape for name, shape in layer(*sizes).items()}
+            shapes |= {f"{inner}.{number}.{name}": shape for name, shape in layer(*sizes, causal).items()}
     shapes["encoder.downsample_output.bias"] = (2,)
     shapes |= head_shapes(heads, vocab_size, context)
     generator = torch.Generator().manual_seed(0)
@@ -196,11 +206,14 @@ def test_the_head_writes_the_pieces_of_icefalls_tokens(folder: Path) -> None:
 BIASES = ("joiner.encoder_proj.bias", "joiner.decoder_proj.bias")
 
 
-@pytest.mark.parametrize("heads", HEADS)
-@pytest.mark.parametrize("context", [1, 3])
-def test_tensors_written_back_equal_those_read_to_the_bit(heads: str, context: int, folder: Path) -> None:
+@pytest.mark.parametrize(
+    ("heads", "context", "causal"),
+    [*((heads, context, False) for heads in HEADS for context in (1, 3)), ("both", 2, True)],
+)
+def test_tensors_written_back_equal_those_read_to_the_bit(heads: str, context: int, causal: bool, folder: Path) -> None:
     """The joiner adds two biases, of which asr has the sum; the simple losses need no tensors in asr."""
-    torch.save({"model": checkpoint(vocabulary().vocab_size(), HEADS[heads], context)}, folder / "pretrained.pt")
+    tensors = checkpoint(vocabulary().vocab_size(), HEADS[heads], context, causal)
+    torch.save({"model": tensors}, folder / "pretrained.pt")
     back = folder.parent / "back"
     assert main([str(read(folder)), "--to", "icefall", "-o", str(back)]) == 0
     theirs = torch.load(folder / "pretrained.pt", weights_only=True)["model"]
@@ -277,6 +290,48 @@ def test_a_transducer_is_read_with_icefalls_search_and_its_ctc_head_beside_it(he
     if heads == "both":
         other = load_recognizer(folder.parent / "ours", decode={"name": "greedy"})
         assert other.transcribe([sound(1.5)], sample_rate=SAMPLE_RATE)[0].text
+
+
+@pytest.mark.parametrize("decode", ["transducer_greedy", "greedy"])
+def test_the_words_of_a_stream_are_those_of_one_pass(
+    decode: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Recordings have any number of frames after the last chunk; a chunk of icefall's 16 frames is the default."""
+    tensors = checkpoint(vocabulary().vocab_size(), HEADS["both"], causal=True)
+    torch.save({"model": tensors}, folder / "pretrained.pt")
+    out = read(folder)
+    assert mentions(capsys.readouterr().out, "--chunk-size 16 --left-context-frames 128")
+    recognizer = load_recognizer(out, decode={"name": decode})
+    encoder: Any = recognizer.model.encoder
+    assert (encoder.chunk_frames, encoder.left_frames, encoder.right_frames) == (8, 64, 4)
+    assert latencies(recognizer.model) == [0.32, 0.64, 1.28]
+    texts = set()
+    for latency in (None, 0.64):
+        if latency is not None:
+            set_latency(recognizer.model, latency)
+        for seed, seconds in enumerate((0.02, 0.1, 0.7, 1.03, 1.5, 1.61)):
+            waveform = sound(seconds, seed=seed)
+            stream = CachedStream(recognizer, StreamSettings(endpoint_seconds=None))
+            final = [word.text for piece in waveform.split(1_000) for word in stream.feed(piece).final]
+            final += [word.text for word in stream.finish().final]
+            text = recognizer.transcribe([waveform], sample_rate=SAMPLE_RATE)[0].text
+            assert " ".join(final) == text
+            texts.add(text)
+    assert len(texts) > 1
+
+
+def test_a_stream_with_another_chunk_or_right_context_is_refused(folder: Path) -> None:
+    tensors = checkpoint(vocabulary().vocab_size(), HEADS["transducer"], causal=True)
+    torch.save({"model": tensors}, folder / "pretrained.pt")
+    recognizer = load_recognizer(read(folder))
+    with refused(InputError, "chunk_seconds ... 0.32, 0.64 ... 1.28 ... got 0.2"):
+        CachedStream(recognizer, StreamSettings(chunk_seconds=0.2))
+    with refused(InputError, "right_seconds ... 0.16 ... got 0"):
+        CachedStream(recognizer, StreamSettings(right_seconds=0.0))
+    encoder: Any = recognizer.model.encoder
+    encoder.chunk_choices = ()  # of a model that was trained with whole utterances
+    with refused(InputError, "chunk_seconds ... 0.08 ... got 0.2"):
+        CachedStream(recognizer, StreamSettings(chunk_seconds=0.2))
 
 
 CHARACTERS = ["<blk>", "<sos/eos>", "<unk>", *"ABCDEF", *"天气好"]  # of a recipe without spaces
@@ -426,7 +481,6 @@ def renamed(old: str, new: str) -> Change:
         (renamed("self_attn_weights.", "self_attn."), "pruned_transducer_stateless7"),
         (lambda tensors: {"encoder.encoder.layers.0.norm.bias": torch.ones(2)}, "Conformer"),
         (lambda tensors: {"encoder.emformer_layers.0.norm.bias": torch.ones(2)}, "ConvEmformer"),
-        (renamed("depthwise_conv.weight", "depthwise_conv.causal_conv.weight"), "causal"),
         (renamed("ctc_output", "ctc_other"), "joiner ... ctc_output"),
         (lambda tensors: tensors | {"other.weight": torch.ones(2)}, "other.weight"),
         (lambda tensors: tensors | {"joiner.output_linear.bias": torch.ones(2)}, "decoder.embedding.weight"),
@@ -497,15 +551,22 @@ def test_energies_of_a_batch_and_of_a_stream_equal_those_of_an_utterance() -> No
 
 
 @pytest.mark.parametrize("chosen", [[], ["adapter=lora"]], ids=["whole", "lora"])
-@pytest.mark.parametrize(("heads", "steps"), [pytest.param("ctc", 50, marks=pytest.mark.slow), ("both", 12)])
+@pytest.mark.parametrize(
+    ("heads", "steps", "causal"),
+    [
+        pytest.param("ctc", 50, False, marks=pytest.mark.slow),
+        ("both", 12, False),
+        pytest.param("transducer", 12, True, marks=pytest.mark.slow),
+    ],
+)
 def test_a_converted_model_is_trained_further(
-    heads: str, steps: int, chosen: list[str], folder: Path, tones: Path
+    heads: str, steps: int, causal: bool, chosen: list[str], folder: Path, tones: Path
 ) -> None:
     """The tones have lower-case texts, so the model gets pieces in lower case; its bundle becomes icefall's again."""
     (folder / "bpe.model").write_bytes(subwords(str.lower))
     processor = sentencepiece.SentencePieceProcessor()
     processor.load_from_serialized_proto(subwords(str.lower))
-    before = checkpoint(processor.vocab_size(), HEADS[heads])
+    before = checkpoint(processor.vocab_size(), HEADS[heads], causal=causal)
     torch.save({"model": before}, folder / "pretrained.pt")
     ours, run_dir, back = read(folder), folder.parent / "run", folder.parent / "back"
     settings = ["experiment=finetune", f"init.from={ours}", f"trainer.max_steps={steps}", "trainer.max_epochs=-1"]

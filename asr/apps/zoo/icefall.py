@@ -16,7 +16,7 @@ from asr.apps.convert.account import SAME, SUM, Counterparts, Layout, Row, give
 from asr.apps.convert.conformer import CTC, HEAD, TRANSDUCER
 from asr.apps.convert.foreign import CTC_HEAD, Choices, HeadConfig, ModelParts, Weights
 from asr.apps.convert.kinds import ICEFALL, kind_of
-from asr.apps.convert.section import check_parts, has_encoder
+from asr.apps.convert.section import check_parts
 from asr.apps.convert.tensors import load_entry, load_tensors
 from asr.apps.zoo.icefall_tokens import order_of, read_tokens, written_tokens
 from asr.base.settings.conf import default_settings
@@ -36,6 +36,7 @@ FEATURES = "mirrored_fbank"  # file of settings
 INITIAL = 0.5  # value of a parameter that icefall's layers have and do not use, so that no training changes it
 DROPOUT = 0.1  # in the recipes, from step 20000 on
 
+OUTPUT_STRIDE = 2  # frames of icefall's chunks per encoder frame
 MAX_SYMBOLS = 1  # tokens in a frame, in icefall's searches
 # A head, and losses of the training, that recognition does not need.
 UNUSED = {
@@ -51,7 +52,9 @@ EARLIER = {
     r"encoder\.encoder\.layers\.": "a Conformer",
     r"encoder\.encoder_layers\.": "a Conformer",
 }
-STREAMING = "conv_module1.depthwise_conv.causal_conv.weight"
+CAUSAL = "conv_module1.depthwise_conv.causal_conv.weight"  # a layer of a Zipformer for streaming has this tensor
+WHOLE, STREAMING = "zipformer", "zipformer_streaming"
+CHUNKS = ("chunk_frames", "left_frames", "training_chunk_frames", "training_left_frames")
 # Ours and theirs: patterns of our names, and the replacements.
 NAMES = (
     (r"^encoder\.subsampling\.conv1\.", "encoder_embed.conv.0."),
@@ -96,8 +99,8 @@ POINTWISE = Layout(lambda shape: [(*shape, 1, 1)], lambda x: x[:, :, 0, 0], lamb
 SCALAR = Layout(lambda shape: [()], lambda x: x[None], lambda x: [x[0]])
 PARTS: dict[str, tuple[object, ...]] = {  # parts of asr that the model has
     PROMPT: (),
-    "encoder": ("zipformer",),
-    "encoder.block": ("zipformer_block",),
+    "encoder": (WHOLE, STREAMING),
+    "encoder.block": ("zipformer_block", "zipformer_streaming_block"),
     "encoder.subsampling": ("convnext",),
     "features": ("fbank",),
     "features.normalize": ("none",),
@@ -148,6 +151,12 @@ def read(path: Path, choices: Choices) -> ModelParts:
         f"{NUM_MEL_BINS} mel bins and {POSITION_HEAD_DIM} values for a distance in each head are assumed, as in all "
         "published recipes; the other sizes are those of the tensors."
     )
+    if encoder["name"] == STREAMING:
+        chunk, left = (OUTPUT_STRIDE * encoder[key] for key in CHUNKS[:2])
+        notes.append(
+            f"a chunk of {chunk} and a left context of {left} frames of 20 ms are assumed, as icefall's export scripts "
+            f"show (--chunk-size {chunk} --left-context-frames {left}); --latency chooses another chunk."
+        )
     changed = [name for name in _unused_shares(encoder) if name in tensors and bool((tensors[name] != INITIAL).any())]
     if changed:
         notes.append(f"{changed[0]} ({len(changed)} such) has no use in icefall; back in icefall it is {INITIAL}.")
@@ -207,14 +216,12 @@ def _average(file: Path, num_epochs: int) -> tuple[dict[str, Tensor], str]:
 
 
 def _check_kind(tensors: Mapping[str, Tensor]) -> None:
-    """Check that the tensors are those of a Zipformer with a head, for whole recordings."""
+    """Check that the tensors are those of a Zipformer with a head."""
     first = [name for name in tensors if re.match(r"encoder\.encoders\.0\.(encoder\.)?layers\.0\.", name)]
     if not any("self_attn_weights.in_proj" in name for name in first):
         earlier = (kind for pattern, kind in EARLIER.items() if any(re.match(pattern, name) for name in tensors))
         kind = next(earlier, "another model")
         raise InputError(f"the checkpoint must be of a Zipformer of icefall (zipformer/); this is {kind}.")
-    if any(name.endswith(STREAMING) for name in first):
-        raise InputError("the Zipformer must be one for whole recordings; this is one for streaming (causal: true).")
     if not is_transducer(tensors) and "ctc_output.1.bias" not in tensors:
         raise InputError("the Zipformer must have a joiner or a CTC head, ctc_output; it has neither.")
 
@@ -255,6 +262,8 @@ def encoder_config(tensors: Mapping[str, Tensor]) -> dict[str, Any]:
     stacks = 1 + max(int(name.split(".")[2]) for name in tensors if re.match(r"encoder\.encoders\.\d+\.", name))
     sizes: dict[str, list[int]] = {key: [] for key in ("dims", "layers", "strides", "heads", "kernel_sizes")}
     sizes["feed_forward_dims"] = []
+    is_causal = any(name.endswith(CAUSAL) for name in tensors)
+    of_kernel = "chunkwise_conv." if is_causal else ""
     for stack in range(stacks):
         begin = f"encoder.encoders.{stack}."
         stride = len(tensors.get(f"{begin}downsample.bias", [0]))
@@ -264,21 +273,22 @@ def encoder_config(tensors: Mapping[str, Tensor]) -> dict[str, Any]:
         sizes["layers"].append(len(numbers))
         sizes["strides"].append(stride)
         sizes["heads"].append(size(f"{layers}0.self_attn_weights.linear_pos.weight", 0) // POSITION_HEAD_DIM)
-        sizes["kernel_sizes"].append(size(f"{layers}0.conv_module1.depthwise_conv.weight", 2))
+        sizes["kernel_sizes"].append(size(f"{layers}0.conv_module1.depthwise_conv.{of_kernel}weight", 2))
         sizes["feed_forward_dims"].append(size(f"{layers}0.feed_forward2.in_proj.weight", 0))
     layer = "encoder.encoders.0." + ("layers.0." if sizes["strides"][0] == 1 else "encoder.layers.0.")
     heads = max(1, sizes["heads"][0])
     queries = size(f"{layer}self_attn_weights.in_proj.weight", 0) // heads - POSITION_HEAD_DIM
     return {
-        "name": "zipformer",
+        "name": STREAMING if is_causal else WHOLE,
         **sizes,
+        **_chunks(is_causal),
         "subsampling": {
             "name": "convnext",
             "channels": [size(f"encoder_embed.conv.{number}.weight", 0) for number in (0, 4, 7)],
             "dropout": DROPOUT,
         },
         "block": {
-            "name": "zipformer_block",
+            "name": "zipformer_streaming_block" if is_causal else "zipformer_block",
             "query_head_dim": queries // 2,
             "value_head_dim": size(f"{layer}self_attn1.in_proj.weight", 0) // heads,
             "position_head_dim": POSITION_HEAD_DIM,
@@ -286,6 +296,12 @@ def encoder_config(tensors: Mapping[str, Tensor]) -> dict[str, Any]:
             "dropout": DROPOUT,
         },
     }
+
+
+def _chunks(is_causal: bool) -> dict[str, Any]:
+    """Return the settings of a streaming encoder that no tensor has: those of the recipes."""
+    recipe = default_settings("encoder", f"{STREAMING}_s")
+    return {key: recipe[key] for key in CHUNKS if is_causal}
 
 
 def counterparts(encoder: Mapping[str, Any], order: Sequence[int], tensors: Mapping[str, Tensor]) -> Counterparts:
@@ -342,7 +358,9 @@ def reordered(order: Sequence[int]) -> Layout:
     return Layout(lambda shape: [shape], lambda x: x[index], lambda x: [x[index.argsort()]])
 
 
-fits = has_encoder("zipformer")
+def fits(config: Mapping[str, Any]) -> bool:
+    """Whether a model of asr, given its config, has an encoder of icefall."""
+    return config["encoder"]["name"] in (WHOLE, STREAMING)
 
 
 def write(bundle: Bundle, path: Path) -> dict[str, bytes]:
