@@ -60,7 +60,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         why_not_for_sherpa,
         written_down,
     )
-    from asr.base.onnx.names import SHERPA, SHERPA_STREAM, SHERPA_STREAMER, SHERPA_TRANSDUCER
+    from asr.base.onnx.names import SHERPA, SHERPA_STREAM, SHERPA_STREAMER, SHERPA_TRANSDUCER, STEP
 
     recognizer, bundle = _opened(options)
     check_exportable(recognizer, bundle.config)
@@ -116,7 +116,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 features = bundle.config["features"]["name"]
                 print(f"Left out: {SHERPA_STREAM}, which asr does not write yet for features={features}.")
     print(compared)
-    if is_streamer:
+    if recognizer.model.encoder.streaming is not None and STEP not in files:
         print(
             "In asr, the programs are for whole recordings: a stream recognises its last seconds again with each chunk."
         )

@@ -31,6 +31,7 @@ from asr.base.onnx.session import check_installed
 from asr.core.build import Config, build_decoder, exported
 from asr.core.recognition.recognizer import Recognizer
 from asr.errors import InputError
+from asr.interfaces import Encoder
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -88,7 +89,7 @@ def written_down(recognizer: Recognizer, config: Config, folder: Path, on_step: 
             if layout.stream is not None:
                 on_step("exporting the step of a stream")
                 parts[SHERPA_STREAM] = layout.stream(model, folder / DATA[SHERPA_STREAM])
-    elif model.encoder.streaming is not None:
+    elif has_step(model.encoder):
         on_step("exporting the step of a stream")
         parts[STEP] = stream_step.export_step(model, folder / DATA[STEP])
     return parts
@@ -118,6 +119,11 @@ def all_programs(parts: Parts, recognizer: Recognizer, config: Config) -> "dict[
 def why_not_for_sherpa(recognizer: Recognizer, config: Config) -> str:
     """Return a sentence that says why sherpa-onnx cannot run the model; return "" if it can."""
     return why_not(recognizer.model, config["features"], is_transducer(recognizer))
+
+
+def has_step(encoder: Encoder) -> bool:
+    """Whether asr writes the step of an encoder; not yet if its chunks are multiples of several frames."""
+    return encoder.streaming is not None and encoder.streaming.chunk_multiple == 1
 
 
 def layout_of(recognizer: Recognizer, config: Config) -> SherpaLayout | None:
