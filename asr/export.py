@@ -113,8 +113,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 left_out = transducer if is_transducer(recognizer) else [SHERPA]
                 print(f"Left out: {', '.join(left_out)}. {no_sherpa}")
             elif is_streamer and layout is not None and layout.stream is None:
-                features = bundle.config["features"]["name"]
-                print(f"Left out: {SHERPA_STREAM}, which asr does not write yet for features={features}.")
+                encoder, features = (bundle.config[part]["name"] for part in ("encoder", "features"))
+                kind = f"encoder={encoder} with features={features}"
+                print(f"Left out: {SHERPA_STREAM}, which asr does not write yet for {kind}.")
     print(compared)
     if recognizer.model.encoder.streaming is not None and STEP not in files:
         print(

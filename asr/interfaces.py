@@ -156,9 +156,7 @@ class Subsampling(Protocol):
 class StreamingSubsampling(Subsampling, Protocol):
     """A subsampling in which an encoder frame needs at most `look_ahead` feature frames after its own ones."""
 
-    first_frames: (
-        int  # own feature frames of the first encoder frame of a stream, at most `stride`; others have `stride`
-    )
+    first_frames: int  # own feature frames of the first encoder frame of a stream, at most `stride`
     look_ahead: int  # number of feature frames that an encoder frame needs after its own ones; a multiple of `stride`
 
     def initial_state(self, batch: int) -> State: ...

@@ -12,6 +12,7 @@ from asr.apps.export.agreement import OF_FEATURES, OF_WAVEFORMS, ProgramDifferen
 from asr.apps.export.program import Net, ctc_net, export_front_end, export_net, joined
 from asr.apps.export.quantization import smaller as smaller
 from asr.apps.export.sherpa_layouts import SherpaLayout, layouts_for, why_not
+from asr.apps.export.stream_step import has_step
 from asr.base.onnx.names import (
     DATA,
     ENCODER,
@@ -31,7 +32,6 @@ from asr.base.onnx.session import check_installed
 from asr.core.build import Config, build_decoder, exported
 from asr.core.recognition.recognizer import Recognizer
 from asr.errors import InputError
-from asr.interfaces import Encoder
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -119,11 +119,6 @@ def all_programs(parts: Parts, recognizer: Recognizer, config: Config) -> "dict[
 def why_not_for_sherpa(recognizer: Recognizer, config: Config) -> str:
     """Return a sentence that says why sherpa-onnx cannot run the model; return "" if it can."""
     return why_not(recognizer.model, config["features"], is_transducer(recognizer))
-
-
-def has_step(encoder: Encoder) -> bool:
-    """Whether asr writes the step of an encoder; not yet if its chunks are multiples of several frames."""
-    return encoder.streaming is not None and encoder.streaming.chunk_multiple == 1
 
 
 def layout_of(recognizer: Recognizer, config: Config) -> SherpaLayout | None:

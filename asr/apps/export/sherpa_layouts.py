@@ -14,6 +14,7 @@ from torch import Tensor
 from asr.apps.export import sherpa_stateless, sherpa_stream, sherpa_transducer
 from asr.apps.export.agreement import OF_SHERPA, Form, ProgramDifference
 from asr.apps.export.sherpa_ctc import OF_ENERGIES, in_nemos_layout, in_zipformers_layout
+from asr.apps.export.stream_step import has_step
 from asr.apps.export.transducer_programs import head_of
 from asr.base.settings.conf import default_settings
 from asr.components.features.fbank import Fbank
@@ -109,7 +110,7 @@ STREAM_LAYOUTS = LAYOUTS | {SlaneyFbank.__module__.rpartition(".")[2]: NEMO_STRE
 
 def layouts_for(model: Model, is_transducer: bool) -> Mapping[str, SherpaLayout]:
     """Return the layouts of a model by the name of its features; arguments as in `why_not`."""
-    return STREAM_LAYOUTS if is_transducer and model.encoder.streaming is not None else LAYOUTS
+    return STREAM_LAYOUTS if is_transducer and has_step(model.encoder) else LAYOUTS
 
 
 def why_not(model: Model, features: Mapping[str, Any], is_transducer: bool) -> str:

@@ -16,7 +16,7 @@ from asr.core.recognition.captions import StreamSettings
 from asr.core.recognition.model import Model
 from asr.core.recognition.recognizer import Recognizer
 from asr.core.recognition.streaming import why_not
-from asr.interfaces import StreamingEncoder
+from asr.interfaces import Encoder, StreamingEncoder
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -44,6 +44,11 @@ class Step(nn.Module):
         encoded, after = encoder.step(features, feature_lengths, before, model.head.taps)
         encoded = model.prompted(encoded)
         return *self.net.of_encoded(encoded), encoded.lengths, *(after[name] for name in self.names)
+
+
+def has_step(encoder: Encoder) -> bool:
+    """Whether asr writes the step of an encoder; not yet if its chunks are multiples of several frames."""
+    return encoder.streaming is not None and encoder.streaming.chunk_multiple == 1
 
 
 def export_step(model: Model, data: Path) -> "ModelProto":
