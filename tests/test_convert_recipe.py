@@ -180,7 +180,7 @@ def test_a_converted_corpus_can_be_used_for_training(tmp_path: Path, capsys: pyt
     utterances = convert("kaldi", kaldi(tmp_path))
     manifest = tmp_path / "converted.jsonl"
     everywhere = [f"corpus.{split}=[{manifest.name}]" for split in ("train", "valid", "test")]
-    plan(settings_with(*TINY, *tone_corpus(tmp_path), *everywhere, "run_dir=/nowhere/run"))
+    plan(settings_with(*TINY, *tone_corpus(tmp_path), *everywhere, "trainer.max_epochs=6", "run_dir=/nowhere/run"))
     assert f"{len(utterances)} of {len(utterances)} training utterances" in capsys.readouterr().out
 
 

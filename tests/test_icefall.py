@@ -56,6 +56,9 @@ def subwords(cased: Callable[[str], str] = str.upper) -> bytes:
 def layer(dim: int, heads: int, inner: int, kernel: int, causal: bool) -> dict[str, tuple[int, ...]]:
     """Return the shapes of the tensors of icefall's layer; `causal`: for streaming."""
     gated = dim * 3 // 4
+    kernels = {".causal_conv": (dim, 1, kernel // 2 + 1), ".chunkwise_conv": (dim, 1, kernel)}
+    kernels = kernels if causal else {"": (dim, 1, kernel)}
+    depthwise = [{f"conv_module{n}.depthwise_conv{name}": size for name, size in kernels.items()} for n in (1, 2)]
     linear = {
         "self_attn1.in_proj": (heads * VALUE_DIM, dim),
         "self_attn1.out_proj": (dim, heads * VALUE_DIM),
@@ -70,16 +73,13 @@ def layer(dim: int, heads: int, inner: int, kernel: int, causal: bool) -> dict[s
         "nonlin_attention.in_proj": (3 * gated, dim),
         "nonlin_attention.out_proj": (dim, gated),
         "conv_module1.in_proj": (2 * dim, dim),
+        **depthwise[0],
         "conv_module1.out_proj": (dim, dim),
         "conv_module2.in_proj": (2 * dim, dim),
+        **depthwise[1],
         "conv_module2.out_proj": (dim, dim),
         "self_attn_weights.in_proj": (heads * (2 * QUERY_DIM + 4), dim),
     }
-    kernels = {"causal_conv": (dim, 1, kernel // 2 + 1), "chunkwise_conv": (dim, 1, kernel)}
-    for module in ("conv_module1", "conv_module2"):
-        convolution = f"{module}.depthwise_conv"
-        linear |= {f"{convolution}.{name}": size for name, size in kernels.items()} if causal else {}
-        linear |= {} if causal else {convolution: (dim, 1, kernel)}
     shapes: dict[str, tuple[int, ...]] = {f"{name}.weight": shape for name, shape in linear.items()}
     shapes |= {f"{name}.bias": shape[:1] for name, shape in linear.items()}
     if causal:

@@ -47,7 +47,7 @@ def figures(printed: str, name: str) -> list[str]:
 
 
 def test_the_report_shows_what_an_epoch_contains(tones: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    printed = report(capsys, tones, "trainer.devices=2", "trainer.accumulate_grad_batches=3")
+    printed = report(capsys, tones, "trainer.devices=2", "trainer.accumulate_grad_batches=3", "trainer.max_epochs=6")
     assert printed.startswith("tones: 48 of 48 training utterances, 0.0")
     assert "dropped none" in printed
     assert "2 processes: trainer.devices=2, trainer.num_nodes=1" in printed
@@ -243,6 +243,7 @@ def test_the_report_shows_requests_their_cost_memory_and_time(
     in_s3: list[str], capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     overrides = ["trainer.devices=4", "trainer.num_nodes=2", "data.num_workers=3", f"data.cache_dir={tmp_path}"]
+    overrides.append("trainer.max_epochs=6")
     plan(settings_with(*TINY, *in_s3, "run_dir=/nowhere/run", *overrides))
     printed = capsys.readouterr().out
     requests, each = re.findall(r"requests to an object store: (\d+), (\d+\.\d) per batch$", printed, re.MULTILINE)[0]
