@@ -49,9 +49,9 @@ def whole(settings: Section, name: str, default: int | None = None) -> int:
     return value
 
 
-def has_encoder(name: str) -> Callable[[Section], bool]:
-    """Return the `fits` of a writer: whether a model of asr, given its config, has the encoder of this name."""
-    return lambda config: bool(config["encoder"]["name"] == name)
+def has_encoder(*names: str) -> Callable[[Section], bool]:
+    """Return the `fits` of a writer: whether a model of asr, given its config, has an encoder of one of these names."""
+    return lambda config: config["encoder"]["name"] in names
 
 
 def check_parts(

@@ -21,7 +21,7 @@ from asr.interfaces import Encoder, StreamingEncoder
 if TYPE_CHECKING:
     from onnx import ModelProto
 
-EXAMPLE_CHUNK = 6  # encoder frames of the example input, or multiples of the encoder's; a step accepts any number
+EXAMPLE_CHUNK = 6  # encoder frames of the example input; a step accepts any number
 
 
 class Step(nn.Module):
@@ -55,7 +55,7 @@ def export_step(model: Model, data: Path) -> "ModelProto":
     """Export the step of a streaming model; its weights are written to the file `data`."""
     encoder = cast(StreamingEncoder, model.encoder)
     state = encoder.initial_state(2)
-    frames = (EXAMPLE_CHUNK * encoder.chunk_multiple + encoder.right_frames) * encoder.stride
+    frames = (EXAMPLE_CHUNK + encoder.right_frames) * encoder.stride
     example = (torch.randn(2, frames, model.features.dim), torch.full((2,), frames), [*state.values()])
     dynamic = (BATCH | {1: "frames"}, BATCH, [BATCH] * len(state))
     program = write_down(Step(model), example, step_names(state), dynamic, data)
@@ -85,7 +85,7 @@ def difference(expected: Recognizer, actual: Recognizer, audio: Mapping[str, Ten
         features = F.pad(expected.model.features(waveform), (0, 0, encoders[0].stride - encoders[0].first_frames, 0))[
             None
         ]
-        for chunk in (chunk_frames(encoders[0]), 2 * chunk_frames(encoders[0]) + encoders[0].chunk_multiple):
+        for chunk in (chunk_frames(encoders[0]), 2 * chunk_frames(encoders[0]) + 1):
             states = [encoder.initial_state(1) for encoder in encoders]
             for number, begin in enumerate(range(0, features.shape[1], chunk * stride)):
                 seen = features[:, begin : begin + chunk * stride + right]
@@ -103,8 +103,8 @@ def difference(expected: Recognizer, actual: Recognizer, audio: Mapping[str, Ten
 
 
 def chunk_frames(encoder: StreamingEncoder) -> int:
-    """Return the number of encoder frames in a chunk: the encoder's recommendation, or some if there is none."""
-    return encoder.chunk_frames or 4 * EXAMPLE_CHUNK * encoder.chunk_multiple
+    """Return the number of encoder frames in a chunk: the encoder's recommendation, or 24 if there is none."""
+    return encoder.chunk_frames or 4 * EXAMPLE_CHUNK
 
 
 def _streamed(recognizer: Recognizer, waveforms: Iterable[Tensor]) -> list[str]:

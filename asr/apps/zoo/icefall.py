@@ -16,10 +16,11 @@ from asr.apps.convert.account import SAME, SUM, Counterparts, Layout, Row, give
 from asr.apps.convert.conformer import CTC, HEAD, TRANSDUCER
 from asr.apps.convert.foreign import CTC_HEAD, Choices, HeadConfig, ModelParts, Weights
 from asr.apps.convert.kinds import ICEFALL, kind_of
-from asr.apps.convert.section import check_parts
+from asr.apps.convert.section import check_parts, has_encoder
 from asr.apps.convert.tensors import load_entry, load_tensors
 from asr.apps.zoo.icefall_tokens import order_of, read_tokens, written_tokens
 from asr.base.settings.conf import default_settings
+from asr.components.encoder.zipformer import OUTPUT_STRIDE
 from asr.components.tokenizer.sentencepiece import FILE
 from asr.core.build import PROMPT
 from asr.core.checkpoint.bundle import Bundle
@@ -36,7 +37,6 @@ FEATURES = "mirrored_fbank"  # file of settings
 INITIAL = 0.5  # value of a parameter that icefall's layers have and do not use, so that no training changes it
 DROPOUT = 0.1  # in the recipes, from step 20000 on
 
-OUTPUT_STRIDE = 2  # frames of icefall's chunks per encoder frame
 MAX_SYMBOLS = 1  # tokens in a frame, in icefall's searches
 # A head, and losses of the training, that recognition does not need.
 UNUSED = {
@@ -358,9 +358,7 @@ def reordered(order: Sequence[int]) -> Layout:
     return Layout(lambda shape: [shape], lambda x: x[index], lambda x: [x[index.argsort()]])
 
 
-def fits(config: Mapping[str, Any]) -> bool:
-    """Whether a model of asr, given its config, has an encoder of icefall."""
-    return config["encoder"]["name"] in (WHOLE, STREAMING)
+fits = has_encoder(WHOLE, STREAMING)
 
 
 def write(bundle: Bundle, path: Path) -> dict[str, bytes]:
