@@ -27,6 +27,7 @@ HEADS = sorted(path.stem for path in (CONF / "head").glob("*.yaml"))
 SMALL = {
     "tdt": ["head.joint_dim=32", "head.predictor.dim=16", "head.omega=0.5"],
     "transducer": ["head.joint_dim=32", "head.predictor.dim=16"],
+    "ctc_intermediate_espnet": ["head.num_intermediate=1"],
     "ctc_self_conditioned": ["head.num_intermediate=1"],
 }
 

@@ -24,7 +24,7 @@ CASES = [
     *(f"{XS} head={head}" for head in HEADS),
     *(f"{XS} head=ctc {way}" for way in WAYS),
 ]
-WITHOUT_ATTENTION = ("encoder=lstm", "encoder=gru")
+WITHOUT_ATTENTION = ("encoder=lstm", "encoder=gru", "encoder=zipformer")  # or with explicit attention weights
 BATCH = (
     "128x16"  # large, so that the workspaces of operations, which no forecast counts, are a small part of the memory
 )
@@ -53,6 +53,14 @@ LAUNCHES = {  # launches of a step with torch 2.11
     "encoder=w2v_bert_adapter_l head=ctc": 2_344,
     "encoder=w2v_bert_l head=ctc": 686,
     "encoder=wav2vec2_l head=ctc": 12_954,  # grouped convolutions without cuDNN, which is not counted here
+    "encoder=zipformer_l head=ctc": 5_152,
+    "encoder=zipformer_m head=ctc": 5_152,
+    "encoder=zipformer_s head=ctc": 5_142,
+    "encoder=zipformer_streaming_l head=ctc": 6_254,
+    "encoder=zipformer_streaming_m head=ctc": 6_254,
+    "encoder=zipformer_streaming_s head=ctc": 6_244,
+    "encoder=zipformer_streaming_xs head=ctc": 6_198,
+    "encoder=zipformer_xs head=ctc": 5_096,
     "encoder=conformer_xs head=ctc_attention": 1_891,
     "encoder=conformer_xs head=ctc_consistency": 895,
     "encoder=conformer_xs head=ctc_intermediate": 818,
@@ -70,11 +78,12 @@ LAUNCHES = {  # launches of a step with torch 2.11
 
 
 def overrides_of(case: str) -> str:
-    """Return a case with two blocks and AdamW."""
+    """Return a case with two blocks, or one in each stack of a Zipformer, and AdamW."""
     extra = " features/normalize=global_cmvn" if "streaming" in case else ""
     extra += " encoder.subsampling.num_channels=64" if "wav2vec2" in case else ""  # 512 do not fit into 80 GB
     extra += " head.num_intermediate=1" if "intermediate" in case or "self_conditioned" in case else ""
-    return f"{case} encoder.num_layers=2 optimizer=adamw{extra}"
+    size = "encoder.layers=[1,1,1,1,1,1]" if "zipformer" in case else "encoder.num_layers=2"
+    return f"{case} {size} optimizer=adamw{extra}"
 
 
 @pytest.fixture(scope="session")
