@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
@@ -12,10 +12,14 @@ from asr.apps.export.program import SHERPA_INPUTS, Net
 from asr.base.audio.load import audio_info, load_waveform
 from asr.base.onnx.names import FRONT_END_INPUTS, NET_INPUTS
 from asr.base.onnx.session import run_net, session
+from asr.core.recognition.model import Model
 from asr.core.recognition.pieces import joined_rows
 from asr.core.recognition.recognizer import Recognizer
 from asr.errors import InputError
 from asr.interfaces import Features
+
+if TYPE_CHECKING:
+    from onnxruntime import InferenceSession
 
 # Maximum difference of log_probs: ten times the difference between float32 and float64 in a network of 16 blocks.
 TOLERANCE = 0.01
@@ -57,6 +61,20 @@ class ProgramDifference(NamedTuple):
     where: str
     texts: int
     recordings: int
+
+
+class EncoderProgram(NamedTuple):
+    """How an encoder's program is compared with the model.
+
+    Args:
+        file: name of the program.
+        names: names of its inputs and outputs.
+        outputs: returns the joiner's inputs for a waveform (S,), computed by the program and by the model, (1, T', J).
+    """
+
+    file: str
+    names: tuple[Sequence[str], Sequence[str]]
+    outputs: "Callable[[Model, InferenceSession, Tensor], tuple[Tensor, Tensor]]"
 
 
 def made_audio(sample_rate: int) -> dict[str, Tensor]:

@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from torch import Tensor
 
-from asr.apps.export import sherpa_stateless, sherpa_stream, sherpa_transducer
+from asr.apps.export import sherpa_stateless, sherpa_stream, sherpa_transducer, sherpa_zipformer_stream
 from asr.apps.export.agreement import OF_SHERPA, Form, ProgramDifference
 from asr.apps.export.sherpa_ctc import OF_ENERGIES, in_nemos_layout, in_zipformers_layout
-from asr.apps.export.stream_step import has_step
 from asr.apps.export.transducer_programs import head_of
 from asr.base.settings.conf import default_settings
 from asr.components.features.fbank import Fbank
@@ -104,13 +103,19 @@ ICEFALL = SherpaLayout(
     encoder=sherpa_stateless.stateless_encoder,
     difference=sherpa_stateless.difference,
 )
+ICEFALL_STREAM = ICEFALL._replace(
+    transducer_type="zipformer2",
+    stream=sherpa_zipformer_stream.export_stream,
+    encoder=sherpa_zipformer_stream.stream_encoder,
+    difference=partial(sherpa_stateless.difference, encoder=sherpa_zipformer_stream.STREAMED),
+)
 LAYOUTS = {SlaneyFbank.__module__.rpartition(".")[2]: NEMO, Fbank.__module__.rpartition(".")[2]: ICEFALL}
-STREAM_LAYOUTS = LAYOUTS | {SlaneyFbank.__module__.rpartition(".")[2]: NEMO_STREAM}  # of streaming transducers
+STREAM_LAYOUTS = dict(zip(LAYOUTS, (NEMO_STREAM, ICEFALL_STREAM), strict=True))  # of streaming transducers
 
 
 def layouts_for(model: Model, is_transducer: bool) -> Mapping[str, SherpaLayout]:
     """Return the layouts of a model by the name of its features; arguments as in `why_not`."""
-    return STREAM_LAYOUTS if is_transducer and has_step(model.encoder) else LAYOUTS
+    return STREAM_LAYOUTS if is_transducer and model.encoder.streaming is not None else LAYOUTS
 
 
 def why_not(model: Model, features: Mapping[str, Any], is_transducer: bool) -> str:
@@ -132,7 +137,7 @@ def why_not(model: Model, features: Mapping[str, Any], is_transducer: bool) -> s
     if not is_transducer:
         return ""
     head = head_of(model)
-    if layout is ICEFALL and (head.durations or not sherpa_stateless.is_stateless(head)):
+    if layout.file == ICEFALL.file and (head.durations or not sherpa_stateless.is_stateless(head)):
         supported = f"with features={layout.file}, sherpa-onnx supports only transducers without durations"
         return f"{supported} whose predictor is stateless. Train one with features={NEMO.file}."
     if bool(head.durations) not in layout.max_symbols:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from asr.apps.export.agreement import ProgramDifference
+from asr.apps.export.agreement import EncoderProgram, ProgramDifference
 from asr.apps.export.program import BATCH, drop_unused, write_down
 from asr.apps.export.sherpa_ctc import ZIPFORMER_INPUTS, with_normalization
 from asr.apps.export.transducer_programs import Join, head_of
@@ -31,6 +31,7 @@ from asr.interfaces import BLANK_ID, TransducerHead
 
 if TYPE_CHECKING:
     from onnx import ModelProto
+    from onnxruntime import InferenceSession
 
 DECODER_NAMES = ((TOKENS,), (PREDICTOR_OUT,))
 NO_TOKEN = -1  # before the first tokens
@@ -99,8 +100,20 @@ def stateless_encoder(encoder: "ModelProto", model: Model) -> "ModelProto":
     return program
 
 
+def whole_outputs(model: Model, opened: "InferenceSession", waveform: Tensor) -> tuple[Tensor, Tensor]:
+    """Encode a recording in one pass."""
+    lengths = torch.tensor([model.features.num_frames(len(waveform))])
+    out, _ = run(opened, model.features.energies(waveform)[None], lengths)
+    return out, head_of(model).joiner.of_frames(model(model.features(waveform)[None], lengths).out)
+
+
+WHOLE = EncoderProgram(SHERPA_ENCODER, (ZIPFORMER_INPUTS, ENCODER_OUTPUTS), whole_outputs)
+
+
 @torch.inference_mode()
-def difference(model: Model, files: Mapping[str, Path], audio: Mapping[str, Tensor]) -> ProgramDifference:
+def difference(
+    model: Model, files: Mapping[str, Path], audio: Mapping[str, Tensor], encoder: EncoderProgram = WHOLE
+) -> ProgramDifference:
     """Compare the outputs of the three programs with the outputs of the model.
 
     The encoder is compared in all frames of each recording. The decoder and the joiner are compared in the first frames
@@ -110,17 +123,16 @@ def difference(model: Model, files: Mapping[str, Path], audio: Mapping[str, Tens
         model: torch model.
         files: files of the programs, by name.
         audio: waveforms (S,) by name.
+        encoder: program of the encoder.
     """
-    encoder = session(files[SHERPA_ENCODER], ZIPFORMER_INPUTS, ENCODER_OUTPUTS)
+    opened = session(files[encoder.file], *encoder.names)
     decoder, joiner = session(files[SHERPA_DECODER], *DECODER_NAMES), session(files[SHERPA_JOINER], *JOINER_NAMES)
-    head, features = head_of(model), model.features
+    head = head_of(model)
     found: dict[str, float] = {}
     frames = torch.zeros(1, 1, 1)
     for name, waveform in audio.items():
-        lengths = torch.tensor([features.num_frames(len(waveform))])
-        frames = head.joiner.of_frames(model(features(waveform)[None], lengths).out)
-        out, _ = run(encoder, features.energies(waveform)[None], lengths)
-        found[f"{SHERPA_ENCODER}, {name}"] = float((out - frames).abs().max())
+        out, frames = encoder.outputs(model, opened, waveform)
+        found[f"{encoder.file}, {name}"] = float((out - frames).abs().max())
     join, state, token = Join(head), head.predictor.initial_state(1), BLANK_ID
     context = [NO_TOKEN] * context_size(head)
     for number, frame in enumerate(frames[0][:NUM_FRAMES]):

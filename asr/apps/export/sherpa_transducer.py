@@ -6,14 +6,14 @@ from the encoder's metadata. sherpa-onnx uses the index of a TDT's duration logi
 0, 1, 2, and so on.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
-from asr.apps.export.agreement import ProgramDifference
+from asr.apps.export.agreement import EncoderProgram, ProgramDifference
 from asr.apps.export.program import BATCH, SHERPA_INPUTS, drop_unused, take_sherpa_inputs, write_down
 from asr.apps.export.transducer_programs import Join, head_of
 from asr.base.onnx.names import ENCODER_OUT, LENGTHS, SHERPA_DECODER, SHERPA_ENCODER, SHERPA_JOINER
@@ -167,26 +167,12 @@ def set_metadata(program: "ModelProto", model: Model, more: dict[str, object]) -
     helper.set_model_props(program, {name: str(value) for name, value in (metadata | more).items()})
 
 
-class EncoderProgram(NamedTuple):
-    """How an encoder's program is compared with the model.
-
-    Args:
-        file: name of the program.
-        names: names of its inputs and outputs.
-        outputs: returns the joiner's inputs for a waveform (S,), computed by the program and by the model, (1, J, T').
-    """
-
-    file: str
-    names: tuple[Sequence[str], Sequence[str]]
-    outputs: "Callable[[Model, InferenceSession, Tensor], tuple[Tensor, Tensor]]"
-
-
 def whole_outputs(model: Model, opened: "InferenceSession", waveform: Tensor) -> tuple[Tensor, Tensor]:
     """Encode a recording in one pass."""
     features = model.features(waveform)[None]
     lengths = torch.tensor([features.shape[1]])
     out, _ = run(opened, features.transpose(1, 2), lengths)
-    return out, head_of(model).joiner.of_frames(model(features, lengths).out).transpose(1, 2)
+    return out.transpose(1, 2), head_of(model).joiner.of_frames(model(features, lengths).out)
 
 
 WHOLE = EncoderProgram(SHERPA_ENCODER, ENCODER_NAMES, whole_outputs)
@@ -220,9 +206,8 @@ def difference(
     head = head_of(model)
     frames = torch.zeros(1, 1, 1)
     for name, waveform in audio.items():
-        out, expected = encoder.outputs(model, opened[encoder.file], waveform)
-        compare(f"{encoder.file}, {name}", (out, expected))
-        frames = expected.transpose(1, 2)
+        out, frames = encoder.outputs(model, opened[encoder.file], waveform)
+        compare(f"{encoder.file}, {name}", (out, frames))
     join, state, token = Join(head), head.predictor.initial_state(1), BLANK_ID
     states: Sequence[Tensor] = to_sherpa(state)
     vocab_size = model.tokenizer.vocab_size
