@@ -60,7 +60,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         why_not_for_sherpa,
         written_down,
     )
-    from asr.base.onnx.names import SHERPA, SHERPA_STREAM, SHERPA_STREAMER, SHERPA_TRANSDUCER, STEP
+    from asr.base.onnx.names import SHERPA, SHERPA_STREAMER, SHERPA_TRANSDUCER, STEP
 
     recognizer, bundle = _opened(options)
     check_exportable(recognizer, bundle.config)
@@ -68,7 +68,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         check_exported(options.output, bundle)
     utterances = _utterances(options)
     audio = recordings(recognizer.model.features, options.audio)
-    is_streamer = is_transducer(recognizer) and recognizer.model.encoder.streaming is not None
     with TemporaryDirectory() as place:
         folder = Path(place)  # programs are compared, quantised and measured in it
         with progress_bar() as progress:
@@ -112,10 +111,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 transducer = SHERPA_TRANSDUCER if recognizer.model.encoder.streaming is None else SHERPA_STREAMER
                 left_out = transducer if is_transducer(recognizer) else [SHERPA]
                 print(f"Left out: {', '.join(left_out)}. {no_sherpa}")
-            elif is_streamer and layout is not None and layout.stream is None:
-                encoder, features = (bundle.config[part]["name"] for part in ("encoder", "features"))
-                kind = f"encoder={encoder} with features={features}"
-                print(f"Left out: {SHERPA_STREAM}, which asr does not write yet for {kind}.")
     print(compared)
     if recognizer.model.encoder.streaming is not None and STEP not in files:
         print(

@@ -66,9 +66,8 @@ class SherpaStep(nn.Module):
     """A step of a streaming encoder, whose state is one tensor in any layout.
 
     A layout's class has the `names` of the program's inputs and outputs, and the batch's dimension of each cache
-    (`batch_dims`), and says how inputs and outputs are arranged. The state
-    (B, N) has the encoder's state and the last frames of the window before, one tensor after another; it begins with
-    zeros.
+    (`batch_dims`), and says how inputs and outputs are arranged. The state (B, N) has the encoder's state and the last
+    frames of the window before, one tensor after another; it begins with zeros.
     """
 
     names: tuple[Sequence[str], Sequence[str]]

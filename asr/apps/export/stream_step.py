@@ -1,5 +1,6 @@
 """Export of the step of a stream; a step maps features and a state to log_probs and the next state."""
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
@@ -103,8 +104,8 @@ def difference(expected: Recognizer, actual: Recognizer, audio: Mapping[str, Ten
 
 
 def chunk_frames(encoder: StreamingEncoder) -> int:
-    """Return the number of encoder frames in a chunk: the encoder's recommendation, or 24 if there is none."""
-    return encoder.chunk_frames or 4 * EXAMPLE_CHUNK
+    """Return the number of encoder frames in a chunk: the encoder's recommendation, or about 24 if there is none."""
+    return encoder.chunk_frames or math.ceil(4 * EXAMPLE_CHUNK / encoder.chunk_multiple) * encoder.chunk_multiple
 
 
 def _streamed(recognizer: Recognizer, waveforms: Iterable[Tensor]) -> list[str]:
