@@ -86,7 +86,10 @@ def test_the_windows_of_sherpa_onnx_give_the_output_of_one_pass(kind: str) -> No
     def outputs(number: int, rows: list[int], caches: Any) -> Any:
         given = torch.stack([windows[row, number - 2 * row] for row in rows])
         out, *after = step(*step.inputs(given), *caches)
-        return step.arranged(out), after[-len(caches) :]
+        counts = after[: -len(caches)]  # which a Zipformer's layout does not have
+        out = step.arranged(out)
+        assert [count.tolist() for count in counts] == ([] if kind == "zipformer" else [[out.shape[1]] * len(out)])
+        return out, after[-len(caches) :]
 
     caches, outs = step.initial_caches(1), []
     for number in range(6):  # the second stream begins two windows later
