@@ -216,14 +216,14 @@ def by_sherpa(folder: Path, paths: list[str], method: str = "greedy_search") -> 
     return done.stdout.splitlines()
 
 
-def streamed(run: Path, paths: list[str]) -> list[str]:
-    """Return the texts of asr for the same streams."""
+def streamed(run: Path, paths: list[str], silence: float = 0.0) -> list[str]:
+    """Return the texts of asr for streams, which are followed by seconds of silence."""
     recognizer, texts = load_recognizer(run), []
     for path in paths:
         stream = Stream(recognizer)
         assert not stream.note, "the stream continues from chunk to chunk"
         waveform, sample_rate = soundfile.read(path, dtype="float32")
-        waveform = np.pad(waveform, (0, sample_rate // 2))
+        waveform = np.pad(waveform, (0, round(silence * sample_rate)))
         words = [*stream.feed(waveform).final, *stream.finish().final]
         texts.append(" ".join(word.text for word in words))
     return texts
@@ -272,7 +272,7 @@ def test_sherpa_onnx_writes_the_texts_of_a_stream_of_icefalls_zipformer(tmp_path
     assert convert([str(theirs), "-o", str(bundle)]) == 0
     amplify_joiner(bundle)
     paths = recordings(tmp_path)
-    longer = streamed(bundle, paths)
+    longer = streamed(bundle, paths, silence=0.5)
     assert export([str(bundle), "-o", str(exported)]) == 0
     texts = by_sherpa(exported, paths)
     assert len({*texts}) == len(paths)
