@@ -30,6 +30,7 @@ SUITE = {  # name of each benchmark, and the options of each of its runs
     "searches": [""],
     "tdt": [""],
     "training_memory": [""],
+    "pages": [""],
     "optimizers": [""],
     "plan": [""],
     "corpus": [""],

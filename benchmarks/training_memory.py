@@ -15,7 +15,7 @@ from unittest.mock import patch
 from asr.apps.doctor.memory import FULL, LORA, METHODS
 from asr.apps.doctor.trial import set_modes, step_bytes
 from asr.base.settings.conf import default_settings
-from asr.base.system.processes import THRESHOLD, keep_memory
+from asr.base.system.processes import THRESHOLD, keep_memory, use_huge_pages
 from asr.base.text.normalize import basic
 from asr.core.build import build_features, build_optimizer, build_tokenizer, component, optimizer_bytes
 from asr.core.cli.command import run_command
@@ -75,6 +75,7 @@ def forecast(encoder: str, way: str, count: int, seconds: float) -> tuple[float,
 def measure(encoder: str, way: str, count: int, seconds: float) -> float:
     """Return the growth of resident memory, in bytes, while a model is made and takes STEPS steps."""
     keep_memory()  # as asr.train does
+    use_huge_pages()
     take_steps(make_model("conformer_xs", FULL), make_batch(1, 1.0))  # loads the libraries that a step needs
     before = peak_memory_reset()
     take_steps(make_model(encoder, way), make_batch(count, seconds))

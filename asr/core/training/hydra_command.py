@@ -23,7 +23,14 @@ from asr.base.settings.plugins import homes, use
 from asr.base.settings.rule import ONLY_IN_QUOTES
 from asr.base.storage.location import without_secrets
 from asr.base.system.files import NO_ROOM
-from asr.base.system.processes import INTERRUPTED, end_without_reader, keep_memory, reader_has_gone, spin_briefly
+from asr.base.system.processes import (
+    INTERRUPTED,
+    end_without_reader,
+    keep_memory,
+    reader_has_gone,
+    spin_briefly,
+    use_huge_pages,
+)
 from asr.base.system.signals import Stopped, requeue
 from asr.base.text.printable import LineFormatter
 from asr.core.training.overrides import NAMES, in_quotes, readable, settings_named
@@ -139,6 +146,7 @@ def experiment_command(command: Command, root: str = "train", read: Reader | Non
             sys.exit(f"error: {error}")
         spin_briefly()
         keep_memory()
+        use_huge_pages()
         import hydra
         from hydra.errors import CompactHydraException
         from omegaconf.errors import OmegaConfBaseException
