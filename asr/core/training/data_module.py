@@ -27,7 +27,7 @@ from asr.core.data.training_set import RunBounds, TrainingSet, count_steps
 from asr.core.data.waveforms import WaveformBatch, WaveformFeatures, collate_waveforms, without_features
 from asr.core.evaluation.manifest_sums import ManifestSums, Reduce
 from asr.core.run.names import HOURS_OF, LOSS_OF
-from asr.core.training.objective import Losses
+from asr.core.training.losses import Losses
 
 if TYPE_CHECKING:
     from asr.core.data.manifest import Utterance

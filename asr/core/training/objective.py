@@ -18,6 +18,7 @@ from asr.core.evaluation.perplexity import written
 from asr.core.recognition.model import Model
 from asr.core.run.run import Run
 from asr.core.run.settings import RunSettings, TrainingSettings
+from asr.core.training.losses import Losses
 
 if TYPE_CHECKING:
     import lightning.pytorch as pl
@@ -60,24 +61,6 @@ class Rate(NamedTuple):
     name: str
     title: str
     per_element: float
-
-
-class Losses(NamedTuple):
-    """Losses of a batch of B examples.
-
-    Args:
-        by_name: losses of each example, (B,) each. The loss named "loss" is minimised; the others are logged.
-        units: number of units of each example, (B,), such as the tokens of its reference. The sum of the losses is
-            divided by the number of all units of the optimizer step.
-    """
-
-    by_name: Mapping[str, Tensor]
-    units: Tensor
-
-    @property
-    def loss(self) -> Tensor:
-        """The loss that is minimised, (B,)."""
-        return self.by_name["loss"]
 
 
 class TrainedBatch(Protocol):

@@ -10,7 +10,8 @@ from torch import Tensor
 
 from asr.base.kernels.choice import exact
 from asr.base.system.files import write_whole
-from asr.core.training.objective import Losses, TrainedBatch
+from asr.core.training.losses import Losses
+from asr.core.training.objective import TrainedBatch
 
 
 class StepSums(NamedTuple):

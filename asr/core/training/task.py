@@ -22,7 +22,8 @@ from asr.core.run.names import FAULTS
 from asr.core.training.distributed import TrainerProcesses, add_up, fail_together, gather
 from asr.core.training.gradients import divide_and_clip
 from asr.core.training.lightning_internals import batches_begun, forget_metric
-from asr.core.training.objective import Losses, Measure, Trainable, TrainedBatch, Validation, described
+from asr.core.training.losses import Losses
+from asr.core.training.objective import Measure, Trainable, TrainedBatch, Validation, described
 from asr.core.training.step_sums import StepBatches, StepRecord, StepSums, wait_for
 from asr.interfaces import FollowsTraining, Moment
 

@@ -34,7 +34,8 @@ from asr.core.run.run import Run
 from asr.core.run.run_bundle import write_run_bundle
 from asr.core.run.settings import TrainingSettings
 from asr.core.training.data_module import TrainingData
-from asr.core.training.objective import PERPLEXITY, Built, FindBatchSeconds, Losses, Measure, Processes, Rate
+from asr.core.training.losses import Losses
+from asr.core.training.objective import PERPLEXITY, Built, FindBatchSeconds, Measure, Processes, Rate
 from asr.interfaces import Tokenizer, TokenModel
 
 logger = logging.getLogger(__name__)

@@ -17,7 +17,8 @@ from asr.base.text.numbers import percent
 from asr.core import build
 from asr.core.data.batch import Batch, Rejected
 from asr.core.evaluation.perplexity import of_loss, written
-from asr.core.training.objective import Losses, Measure, Processes, described
+from asr.core.training.losses import Losses
+from asr.core.training.objective import Measure, Processes, described
 from asr.errors import InputError
 from asr.interfaces import Encoder, Features
 from asr.lengths import padding_mask
