@@ -18,7 +18,7 @@ PR_SET_PDEATHSIG = 1  # linux/prctl.h
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # malloc.h
 MADV_HUGEPAGE = 14  # asm-generic/mman-common.h
 HUGE_PAGE = 2**21
-RESERVED = (2**29,) * 8  # bytes of addresses
+RESERVED = (2**29,) * 8  # bytes of blocks, each below the size from which glibc would map it outside of the heap
 THRESHOLD = "MALLOC_MMAP_THRESHOLD_"  # environment variable of glibc: larger blocks are returned to Linux when freed
 
 
@@ -79,7 +79,7 @@ def keep_memory() -> None:
 def use_huge_pages() -> None:
     """Ask Linux for pages of 2 MB for the memory that is allocated next; call `keep_memory` before.
 
-    Pages of 4 KB take up to 9 % of a step on a CPU, because their addresses must be looked up more often
+    With pages of 4 KB, a step on a CPU takes up to 13 % longer, because their addresses must be looked up more often
     (`python -m benchmarks.pages`). RESERVED is added to the heap as addresses, which take no memory until they are
     used. There is no effect where /sys/kernel/mm/transparent_hugepage/enabled is not madvise: with always, Linux does
     the same without being asked. This function does nothing if the user has set THRESHOLD, or if the addresses of this
