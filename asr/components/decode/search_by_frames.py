@@ -23,7 +23,7 @@ class FrameSearch:
     def __init__(self, head: TransducerHead, limits: BeamLimits, fusion: ShallowFusion) -> None:
         self.limits = limits
         self.fusion = fusion
-        self.gains = fusion.at_most()
+        self.gains, self.most = fusion.at_most(), fusion.most()
         self.head = head
         self.empty = Prefix(None, BLANK_ID, fusion.start(), 0.0)
         self.reader = PrefixReader(head, self.empty)
@@ -61,8 +61,11 @@ class FrameSearch:
         rows = zip(active.items(), values.tolist(), tokens.tolist(), strict=True)
         self.fusion.read(prefix.context for prefix in active)
         for (prefix, paths), row_values, row_tokens in rows:
+            before = score(prefix, paths)
             for value, token in zip(row_values, row_tokens, strict=True):
-                if score(prefix, paths) + value + self.gains[token] < floor:
+                if before + value + self.most < floor:
+                    break  # the following tokens are less likely
+                if before + value + self.gains[token] < floor:
                     continue
                 child = prefix.extend(self.fusion, token)
                 if child is not None and paths.total + value + child.fused >= floor:
