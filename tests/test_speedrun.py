@@ -17,7 +17,7 @@ from recipes.librispeech import speedrun
 from recipes.librispeech.corpus import SUBSETS, Subset
 from recipes.librispeech.prepare import main as prepare
 from recipes.librispeech.speedrun import RUNS, main
-from tests.conftest import TINY, resolved
+from tests.conftest import TINY
 from tests.forked import run_module
 from tests.refusals import check_refusal
 from tests.tones import SAMPLE_RATE, sentences, speak
@@ -49,16 +49,6 @@ def test_the_stages_run_in_order_and_the_table_has_the_goals(
     rows = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert ["test-clean", "52,576", "7.31", "7.00", "to", "8.00", "7.5"] in rows
     assert ["test-other", "52,576", "7.31", "7.00", "to", "8.00", "21.0"] in rows
-
-
-def test_a_folder_whose_name_is_an_interpolation_reaches_the_training_as_it_is(
-    tmp_path: Path, commands: list[list[str]]
-) -> None:
-    folder = tmp_path / "runs of ${USER}"
-    folder.mkdir()
-    (folder / "results.json").write_text(json.dumps({"test-clean": WER, "test-other": WER}))
-    assert main(["100", "--run-dir", str(folder), "--data-dir", str(tmp_path)]) == 0
-    assert resolved(*next(command[1:] for command in commands if command[0] == "asr.train"))["run_dir"] == str(folder)
 
 
 def test_a_failed_stage_ends_the_run_and_existing_manifests_are_not_prepared_again(

@@ -23,7 +23,6 @@ from rich.markup import escape
 from rich.table import Table
 
 from asr.base.text.numbers import duration, interval, rate
-from asr.core.training.overrides import setting
 from asr.errors import InputError
 from recipes.command import GO_ON, AddOption, run_recipe
 from recipes.librispeech.download import MIRRORS
@@ -68,12 +67,11 @@ def stages(options: argparse.Namespace) -> dict[str, list[str]]:
     data, run_dir = options.data_dir, options.run_dir or Path("runs", f"speedrun_{options.hours}h")
     manifests = [str(data / f"{name}.jsonl") for name in run.subsets]
     tests = [path for path in manifests if Path(path).stem in (run.goals or ("dev-clean-2",))]
-    folders = [setting("corpus.dir", str(data)), setting("run_dir", str(run_dir))]
-    training = [f"experiment={run.experiment}", *folders, *options.overrides]
+    training = [f"experiment={run.experiment}", f"corpus.dir={data}", f"run_dir={run_dir}", *options.overrides]
     mirror = ["--mirror", options.mirror] if options.mirror else []
+    folders = ["--corpus-dir", str(options.corpus_dir), "--output-dir", str(data)]
     report = ["--output-dir", str(run_dir / "evaluation"), "--report", str(run_dir / "evaluation" / "report.html")]
-    download = ["recipes.librispeech.prepare", "--corpus-dir", str(options.corpus_dir), "--output-dir", str(data)]
-    download += ["--download", *mirror, "--subsets", *run.subsets]
+    download = ["recipes.librispeech.prepare", *folders, "--download", *mirror, "--subsets", *run.subsets]
     prepared = all(Path(path).is_file() for path in manifests)
     return {
         **({} if prepared else {"download and prepare": download}),
