@@ -13,6 +13,7 @@ from torch import Tensor
 
 from asr.base.kernels.transducer_loss import transducer_loss
 from asr.base.text.normalize import as_written
+from asr.components.decode.fusion.shallow_fusion import ShallowFusion
 from asr.components.decode.transducer_beam import TransducerBeam
 from asr.components.decode.transducer_greedy import TransducerGreedy
 from asr.core.build import check_components
@@ -35,6 +36,7 @@ from tests.transducers import (
     batch_of,
     logits_of,
     needs_kenlm,
+    random_fusion,
     random_head,
     wide_searches,
 )
@@ -341,6 +343,26 @@ def small(predictor: str, num_frames: int, max_symbols: int) -> tuple[Any, Tenso
 def test_a_wide_beam_finds_the_result_of_enumerating_all_alignments(fused: str, tmp_path: Path) -> None:
     for fusion, acoustic, hypotheses in wide_searches(fused, small, beam, tmp_path):
         assert_finds(hypotheses, acoustic, fusion)
+
+
+@needs_kenlm
+@pytest.mark.parametrize("fused", FUSED)
+def test_tokens_that_are_left_out_early_would_not_have_reached_the_beam(
+    fused: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def found() -> list[Any]:
+        return [
+            decoded(beam(head(seed=seed), beam_size=4, beam_threshold=3.0, **fusion), encoder_out[None], length)
+            for seed, encoder_out in enumerate(torch.randn(6, 12, DIM, dtype=torch.float64))
+        ]
+
+    fusion, length = random_fusion(fused, 0).settings(tmp_path), torch.tensor([12])
+    torch.manual_seed(0)
+    pruned = found()
+    monkeypatch.setattr(ShallowFusion, "at_most", lambda _: [math.inf] * len(PIECES))
+    monkeypatch.setattr(ShallowFusion, "most", lambda _: math.inf)
+    torch.manual_seed(0)
+    assert pruned == found()
 
 
 def test_a_beam_returns_at_most_beam_size_hypotheses_and_counts_no_path_twice() -> None:
